@@ -37,6 +37,7 @@ from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.lookout import Lookout
 from penstock.workers.pipeline import Pipeline
+from penstock.workers.places import Places
 from penstock.workers.preparation import CHECKS, Localise, Preparation
 from penstock.workers.processing import Processing
 from penstock.workers.rooms import Rooms
@@ -171,6 +172,7 @@ def open_worker(
     heartbeat, served, head_start = Heartbeat(store), ServedModels(), HeadStart()
     objects = objects or open_own_store(settings)
     waits = StoreWaits(objects, settings.store_wait_s)
+    places = Places(settings.slots, settings.fetch_slots)
     with own_folder(settings.spool_dir) as spool:
         pipeline = Pipeline(
             settings=settings,
@@ -183,12 +185,13 @@ def open_worker(
             served=served,
             rooms=Rooms(spool, shared=settings.io_reuse == "tenant"),
             waits=waits,
+            places=places,
         )
         described = describing(settings, served, engine)
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,
             listen=partial(bells.listen, store), run_both=store.run_both,
-            on_job_ended=head_start.end,
+            on_job_ended=head_start.end, places=places,
         )  # fmt: skip
         watch = ServerWatch(served, Runners.installed().check, slots.wake)
         preparation = Preparation(

@@ -32,6 +32,8 @@ PART_CHARS = 16_000
 MAX_PREVIEWS_BYTES = 2_000_000
 #: Message of the progress of an attempt that waits.
 STORE_AWAY = "waiting for the object store"
+#: The same of one whose media are fetched, and which has lent its slot.
+NO_SLOT = "waiting for a free slot, with its media fetched"
 #: Rounding tolerance in units of progress: a sum of shares in floats may lie slightly below a whole number.
 _ROUNDING = 1e-6
 #: Shortest time between two heartbeats, in seconds: a short job changes its phase often.
@@ -84,6 +86,9 @@ class Attempt:
         self._waited_s = 0.0
         self._waiting_since: float | None = None
         self._wait_budget_s = math.inf
+        #: The same of waits for a slot, which have no budget.
+        self._slot_waited_s = 0.0
+        self._slot_awaited_since: float | None = None
         #: Text not sent to the job's followers yet.
         self._unsent = ""
         #: Number of characters sent to the job's followers.
@@ -149,6 +154,14 @@ class Attempt:
             self._waiting_since = None
         self._on_news()
 
+    def wait_for_slot(self, waits: bool) -> None:
+        """Begin or end to wait for a slot."""
+        with self._lock:
+            if self._slot_awaited_since is not None:
+                self._slot_waited_s += time.monotonic() - self._slot_awaited_since
+            self._slot_awaited_since = time.monotonic() if waits else None
+        self._on_news()
+
     @property
     def age_s(self) -> float:
         """The seconds since the attempt's start."""
@@ -161,11 +174,26 @@ class Attempt:
 
     @property
     def waited_s(self) -> float:
-        """The seconds that this attempt waited for the object store; they do not count as execution time."""
+        """The seconds that this attempt waited for the object store, up to the budget."""
         with self._lock:
             since = self._waiting_since
             waited_s = self._waited_s + (0.0 if since is None else time.monotonic() - since)
             return min(self._wait_budget_s, waited_s)
+
+    @property
+    def idle_s(self) -> float:
+        """The seconds of all waits, for the object store and for a slot; they do not count as execution time."""
+        with self._lock:
+            since = self._slot_awaited_since
+            slot_s = self._slot_waited_s + (0.0 if since is None else time.monotonic() - since)
+        return self.waited_s + slot_s
+
+    @property
+    def message(self) -> str | None:
+        """The reason for which the attempt waits; None if it does not."""
+        if self.waits:
+            return STORE_AWAY
+        return None if self._slot_awaited_since is None else NO_SLOT
 
     @property
     def lost(self) -> bool:
@@ -457,8 +485,9 @@ class Heartbeat:
 
 
 def _state(attempt: Attempt) -> records.Command[str]:
-    progress = replace(attempt.shown, message=STORE_AWAY) if attempt.waits else attempt.shown
+    waits_for = attempt.message
+    progress = attempt.shown if waits_for is None else replace(attempt.shown, message=waits_for)
     return records.heartbeat(
-        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.waited_s,
+        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.idle_s,
         phases=attempt.phases,
     )  # fmt: skip

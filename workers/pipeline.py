@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import Ended, Flow, Journal, RunLast
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records
+from penstock.storage.redis.fetch_hosts import is_on_the_web
 from penstock.storage.redis.parts import Division, split
 from penstock.workers.artifacts import upload
 from penstock.workers.attempts import Attempt, Heartbeat
@@ -48,6 +49,7 @@ from penstock.workers.engine.kinds import machine_kind
 from penstock.workers.input_digests import InputDigests
 from penstock.workers.job_media import HELD_BYTES, JobMedia
 from penstock.workers.outcomes import outcome_of, to_penstock_error
+from penstock.workers.places import Places
 from penstock.workers.processing import Processed, Processing, Work
 from penstock.workers.provenance import Course, copied, environment, provenance
 from penstock.workers.result_cache import ResultCache, fingerprint_of
@@ -81,6 +83,8 @@ class Pipeline:
     rooms: Rooms
     waits: StoreWaits
     environments: Environments = field(default_factory=Environments)
+    #: The worker's slots; None = no attempt lends its slot.
+    places: Places | None = None
 
     @property
     def journal(self) -> Journal:
@@ -167,7 +171,7 @@ class Pipeline:
     ) -> records.Outcome:  # fmt: skip
         part, tenant = attempt.claim.part, attempt.claim.key.tenant
         attempt.enter(Phase.FETCHING)
-        with attempt.timed("fetch"):
+        with self._beside(attempt, runnable), attempt.timed("fetch"):
             media = self._fetch(attempt, runnable, folder, digests if part is None else None)
         processed = None if part else self._known(attempt, runnable, media, folder)
         if processed is None:
@@ -235,6 +239,17 @@ class Pipeline:
             )  # fmt: skip
         attempt.count({"cached": int(found is not None)})
         return found
+
+    def _beside(self, attempt: Attempt, runnable: RunnableModel) -> AbstractContextManager[None]:
+        """Lend the attempt's slot while it fetches media from the web.
+
+        A job without hosts has no such media, or was accepted by a release that does not store them: it keeps its slot.
+        """
+        if self.places is None or not attempt.claim.fetch_hosts:
+            return nullcontext()
+        found = media_references(runnable.schema, attempt.claim.submission.input)
+        on_the_web = any(is_on_the_web(reference) for _, reference in found)
+        return self.places.beside(attempt.claim, attempt.check, attempt.wait_for_slot, on_the_web=on_the_web)
 
     def _fetch(
         self, attempt: Attempt, runnable: RunnableModel, folder: Path, digests: InputDigests | None

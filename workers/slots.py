@@ -1,4 +1,7 @@
-"""A worker's slots: each claims a job, runs it, and claims again until no job waits."""
+"""A worker's slots: each claims a job, runs it, and claims again until no job waits.
+
+A job that fetches media from the web lends its slot meanwhile; see `places.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from penstock.storage.journal.journal import RunLast
 from penstock.storage.redis import bells, catalogues, queues, records, workers
 from penstock.storage.redis.records import Command
 from penstock.workers.leaving import Activity, Leave, reason_to_leave
+from penstock.workers.places import Places
 from penstock.workers.served_models import ServedModels
 
 #: Polls that a worker may miss before it counts as gone.
@@ -49,6 +53,8 @@ log = structlog.get_logger(__name__)
 class NextClaim:
     """A claim of a slot: its queue, its nonce, the claimed jobs, and the end of the slot's time to listen.
 
+    The slot itself may be gone: a job that lent it and failed while it fetched may end without one.
+
     The jobs are None until a reply of Redis has arrived. Redis may have claimed them before: the same nonce gets the
     same jobs.
     """
@@ -58,6 +64,7 @@ class NextClaim:
         self.nonce = nonce
         self.claims: tuple[Claim, ...] | None = None
         self.was_sent = False
+        self.has_slot = True
         #: Monotonic time at which the slot's time to listen ends, never later than in Redis.
         self.listens_until_s = 0.0
 
@@ -79,13 +86,14 @@ class Slots:
         listen: Listen | None = None,
         run_both: RunBoth | None = None,
         on_job_ended: Callable[[], None] = lambda: None,
+        places: Places | None = None,
     ) -> None:
         """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
 
         While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one. Without
         `listen`, slots end when no job waits. With `run_both`, a slot claims its next job in one message with the end
         of a short one. `on_job_ended` is called when a job has ended, and when nothing more is
-        claimed.
+        claimed. `places` are the worker's slots, which jobs lend while they fetch; None = nothing lends any.
         """
         self.worker = worker or uuid.uuid4().hex
         #: Parts of the nonce of a claim: random for this object, and a counter.
@@ -102,7 +110,7 @@ class Slots:
         #: The slots that listen.
         self._listening: set[str] = set()
         self._on_job_ended = on_job_ended
-        self._free = threading.BoundedSemaphore(settings.slots)
+        self._places = places or Places(settings.slots, settings.fetch_slots)
         #: Held while claiming: a job on its last chance must run alone in this worker, and a worker that leaves claims
         #: nothing more.
         self._claiming = threading.Lock()
@@ -130,34 +138,37 @@ class Slots:
         The first is one of `queue`. A slot that has run a job listens for more in all queues that this worker serves.
         Where no slot is free, return 0 at once, or, if `patient`, wait for one until the worker drains.
         """
-        if not (self._wait_for_slot() if patient else self._free.acquire(blocking=False)):
+        if not (self._wait_for_slot() if patient else self._places.take()):
             return 0
+        wanted: NextClaim | None = None
         try:
-            done = 0
-            wanted: NextClaim | None = self._next_claim(queue)
+            done, wanted = 0, self._next_claim(queue)
             while wanted is not None and (claims := self._claim(wanted, listens=done > 0)) is not None:
                 while claims:
                     wanted = self._next_claim(wanted.queue)
                     done, claims = done + len(claims), self._run_all(claims, wanted)
+                if not wanted.has_slot:
+                    return done
                 if claims is not None:  # else the same claim again: Redis may have made it, and its reply was lost
                     rung = self._wait_for_ring(wanted.listens_until_s) if done else None
                     wanted = None if rung is None else self._next_claim(rung)
             return done
         finally:
             self._claimed_at = time.monotonic()
-            self._free.release()
+            if wanted is None or wanted.has_slot:
+                self._places.give_back()
 
     def silent_s(self) -> float:
         """Return the seconds since the last claim while a slot was free; more than a few polls mean a stuck worker."""
-        if self._draining.is_set() or not self._free.acquire(blocking=False):
+        if self._draining.is_set() or not self._places.take():
             return 0.0
-        self._free.release()
+        self._places.give_back()
         return time.monotonic() - self._claimed_at
 
     def notice(self, queue: str) -> None:
         """Claim waiting jobs of a queue from a thread of their own, if a slot is free; else wake one that listens."""
-        if self._free.acquire(blocking=False):
-            self._free.release()
+        if self._places.take():
+            self._places.give_back()
             self._work_aside(queue)
         elif (slot := next(iter(self._listening.copy()), None)) is not None:
             self._store.run(bells.ring(slot, queue))
@@ -234,15 +245,19 @@ class Slots:
         """Run jobs; return those that the slot has claimed meanwhile, None where it has not tried to."""
         try:
             for claim in claims:
-                self._run(claim, partial(self._run_and_claim, following))
+                self._run(claim, partial(self._run_and_claim, following, claim))
         except BaseException:
             with self._claiming:  # this slot ends, and the leases of its next jobs expire by themselves
                 self._running -= len(following.claims or ())
+                for claim in following.claims or ():
+                    self._places.ended(claim)
                 following.claims = None
             raise
         finally:
             with self._claiming:
                 self._running -= len(claims)
+                with_slot = [self._places.ended(claim) for claim in claims]
+                following.has_slot = all(with_slot)
                 self._alone = any(claim.last_chance for claim in following.claims or ())
                 self._busy_s = time.monotonic()
             self._on_job_ended()
@@ -251,17 +266,19 @@ class Slots:
         self._pass_on(following.queue, following.claims or ())
         return following.claims
 
-    def _run_and_claim(self, following: NextClaim, last: Command[Any]) -> Any:
+    def _run_and_claim(self, following: NextClaim, ending: Claim, last: Command[Any]) -> Any:
         """Run the last command of a job, and claim the slot's next job in the same message.
 
-        Only the command where another slot's claim takes long: the end of a job must not wait for that.
+        Only the command where another slot's claim takes long: the end of a job must not wait for that. Nor does a job
+        without a slot claim another.
         """
-        if self._run_both is not None and self._claiming.acquire(timeout=CLAIM_S):
+        if self._run_both is not None and self._places.has_slot(ending) and self._claiming.acquire(timeout=CLAIM_S):
             try:
                 if following.claims is None and not self._claims_nothing():
                     # The job ends before the claim: this slot runs nothing else then.
                     models = self._served.claimable()
-                    command = self._command(following, dry=self._running == 1, listens=True, models=models)
+                    running = self._running - 1
+                    command = self._command(following, running=running, listens=True, models=models)
                     return self._run_both(last, command, partial(self._keep, following))
             finally:
                 self._claiming.release()
@@ -274,18 +291,21 @@ class Slots:
     def _wait_for_slot(self) -> bool:
         """Take a free slot; return False once the worker drains."""
         while not self._draining.is_set():
-            if self._free.acquire(timeout=RING_S):
+            if self._places.take(RING_S):
                 return True
         return False
 
     def _wait_for_ring(self, until_s: float) -> str | None:
-        """Wait until this slot is rung for; return the queue with a job, None from `until_s` on or when draining."""
+        """Wait until this slot is rung for; return the queue with a job, None from `until_s` on or when draining.
+
+        None too once a job that has fetched its media waits for a slot.
+        """
         if self._listen is None:
             return None
         slot = self._slot()
         self._listening.add(slot)
         try:
-            while not self._draining.is_set() and time.monotonic() < until_s:
+            while not (self._draining.is_set() or self._places.awaited) and time.monotonic() < until_s:
                 if (queue := self._listen(slot, RING_S)) is not None:
                     return queue
             return self._store.run(bells.stop_listening(slot, self._settings.queues))
@@ -311,7 +331,7 @@ class Slots:
                 return None
             # The jobs of a claim without a reply are this slot's: the same claim without models gets no others.
             models = [] if last else self._served.claimable()
-            claims = self._claim_one(wanted, dry=self._running == 0, listens=listens and not last, models=models)
+            claims = self._claim_one(wanted, listens=listens and not last, models=models)
             if last and not claims:
                 return None
             self._count(claims)
@@ -323,6 +343,8 @@ class Slots:
         self._claimed += len(claims)
         self._alone = self._alone or any(claim.last_chance for claim in claims)
         self._claimed_at = time.monotonic()
+        for claim in claims:
+            self._places.claimed(claim)
 
     def _pass_on(self, queue: str, claims: tuple[Claim, ...]) -> None:
         """Send a hint for the jobs that wait behind claimed ones, where one is needed."""
@@ -331,20 +353,23 @@ class Slots:
 
     def _claims_nothing(self) -> bool:
         limit = self._settings.max_worker_jobs
-        return self._alone or self._draining.is_set() or 0 < limit <= self._claimed or self._store_away()
+        if self._alone or self._draining.is_set() or self._places.awaited or 0 < limit <= self._claimed:
+            return True
+        return self._store_away()
 
-    def _claim_one(self, wanted: NextClaim, *, dry: bool, listens: bool, models: Collection[str]) -> tuple[Claim, ...]:
+    def _claim_one(self, wanted: NextClaim, *, listens: bool, models: Collection[str]) -> tuple[Claim, ...]:
         try:
-            return self._store.run(self._command(wanted, dry=dry, listens=listens, models=models))
+            return self._store.run(self._command(wanted, running=self._running, listens=listens, models=models))
         except JobStoreError:
             log.warning("claim.failed", queue=wanted.queue)
             self._busy_s = time.monotonic()  # jobs may wait
             return ()
 
     def _command(
-        self, wanted: NextClaim, *, dry: bool, listens: bool, models: Collection[str]
+        self, wanted: NextClaim, *, running: int, listens: bool, models: Collection[str]
     ) -> Command[tuple[Claim, ...]]:
-        wanted.was_sent, wanted.listens_until_s = True, time.monotonic() + LISTEN_S
+        now = time.monotonic()
+        wanted.was_sent, wanted.listens_until_s = True, now + LISTEN_S
         return records.claim(
             wanted.queue,
             slot=self._slot(),
@@ -354,10 +379,11 @@ class Slots:
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
             models=models,
-            dry=dry,
+            dry=running == 0,
             running_caps=self._settings.running_caps,
             listens=self._settings.queues if self._listen is not None else (),
             listen_s=LISTEN_S if listens else 0.0,
+            full=self._places.full(running, at=now),
         )
 
     def _poll_until_drained(self) -> None:

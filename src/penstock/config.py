@@ -284,6 +284,9 @@ class Settings(BaseSettings):
     queues: tuple[str, ...] = ("default",)
     #: Jobs that a worker runs at once. Their tiles share the device.
     slots: int = Field(default=2, gt=0)
+    #: Further jobs, beside those in `slots`, whose media a worker fetches from the web, at most. They need room in
+    #: `spool` and no slot. One tenant has at most a quarter of them beyond `slots`, one host half.
+    fetch_slots: int = Field(default=8, ge=0)
     #: Bytes of the weights of all loaded models, at most; None = 90 % of a CUDA device's memory, or half the machine's
     #: memory without such a device, divided by `device_workers`. When a model needs room, the model used least recently
     #: is unloaded.

@@ -441,6 +441,8 @@ class Claim:
     lease_s: float
     #: True if the next crash fails the job: then it runs with no other job beside it.
     last_chance: bool = False
+    #: Hosts of the web addresses in the request: the job may fetch its media there.
+    fetch_hosts: tuple[str, ...] = ()
     #: True if further jobs waited in the queue at the time of the claim.
     more: bool = False
     #: The part of a job that was claimed; None for a whole job.

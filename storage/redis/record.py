@@ -95,6 +95,9 @@ class Record:
     webhook: str = _stored(_TEXT, "submit", "The job's own webhook (JSON).", "")
     retry_of: str = _stored(_TEXT, "submit", "Id of the job that this job repeats.", "")
     media_bytes: int | None = _stored(_NUMBER, "submit", "Bytes of the media that the job names, where known.", None)
+    fetch_hosts: str = _stored(
+        _TEXT, "submit split", "Hosts of the web addresses in the request, with spaces between them.", ""
+    )
     durable: bool = _stored(_FLAG, "submit", "The job's end is decided by `outcome.json` in the object store.", False)
     ttl_us: int = _stored(_NUMBER, "submit split", "Longest time in the queue.")
     execution_us: int = _stored(_NUMBER, "submit split", "Longest time of an attempt.")
@@ -130,7 +133,7 @@ class Record:
     lease_us: int | None = _stored(_NUMBER, "claim heartbeat", "End of the attempt's lease.", None)
     deadline_us: int | None = _stored(_NUMBER, "claim heartbeat", "Time at which the attempt has run too long.", None)
     waited_us: int = _stored(
-        _NUMBER, "claim heartbeat", "Time for which the attempt waited for the object store; its deadline is later.", 0
+        _NUMBER, "claim heartbeat", "Time for which the attempt waited for a store or a slot; its deadline is later.", 0
     )
     ended_by: int | None = _stored(
         _NUMBER, "claim heartbeat complete release split", "Fence that ended the attempt.", None
@@ -141,7 +144,7 @@ class Record:
     done: int = _stored(_NUMBER, "claim complete common", "Units done, as shown: never decreases.", 0)
     total: int | None = _stored(_NUMBER, "claim common", "Units of the whole job.", None)
     unit: str = _stored(_TEXT, "claim common", "Name of the unit.", "prompts")
-    message: str = _stored(_TEXT, "claim heartbeat", "Message of the processor.", "")
+    message: str = _stored(_TEXT, "claim common heartbeat", "Reason for which the job waits.", "")
     own_done: int = _stored(_NUMBER, "claim common", "Units that the attempt itself has done.", 0)
     past_done: int = _stored(_NUMBER, "claim", "`done` when the attempt began.", 0)
     past_total: int | None = _stored(_NUMBER, "claim", "`total` when the attempt began.", None)
@@ -316,5 +319,6 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
         claimed_s=int(row["claimed_us"]) / MICRO,
         lease_s=int(row["lease_us"]) / MICRO,
         last_chance=row["last_chance"],
+        fetch_hosts=tuple(row["fetch_hosts"].split()),
         more=row["more"],
     )

@@ -46,6 +46,7 @@ from penstock.jobs import (
 )
 from penstock.reports import ErrorReport
 from penstock.storage.redis.attempt_times import phases_text
+from penstock.storage.redis.fetch_hosts import NOT_FULL, Full, hosts_in
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
 from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
@@ -218,7 +219,7 @@ def submit(
         webhook=_webhook(submission), durable=limits.durable, ttl_us=us(submission.queue_ttl_s),
         execution_us=us(submission.execution_timeout_s), retention_us=us(limits.retention_s),
         max_attempts=submission.max_attempts, max_crashes=limits.max_crashes, phase=Phase.WAITING, attempt=0, crashes=0,
-        fence=0, delivery=Delivery.NONE, media_bytes=submission.media_bytes,
+        fence=0, delivery=Delivery.NONE, media_bytes=submission.media_bytes, fetch_hosts=hosts_in(submission.input),
     )  # fmt: skip
     args: dict[str, Arg] = {
         **_names(key), "record": {**_unknown(carried), **record},
@@ -232,19 +233,20 @@ def submit(
 def claim(
     queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
     models: Iterable[str], dry: bool = True, running_caps: Mapping[str, int] = MappingProxyType({}),
-    listens: Sequence[str] = (), listen_s: float = 0.0,
+    listens: Sequence[str] = (), listen_s: float = 0.0, full: Full = NOT_FULL,
 ) -> Command[tuple[Claim, ...]]:  # fmt: skip
     """Lease up to `n` waiting jobs of one model to a slot.
 
     The same slot and nonce get the same jobs again, so that a lost reply loses no job. A worker that runs other jobs is
     not `dry`, and gets no job on its last chance, because such a job runs alone. `running_caps` has the limits of
     tenants whose limit is not `max_tenant_running`. A slot that gets no job listens for jobs of the queues `listens`,
-    if any, for `listen_s` (see `bells.py`).
+    if any, for `listen_s` (see `bells.py`). Jobs that would fetch media where the worker is `full` stay in the queue.
     """
     args: dict[str, Arg] = {
         "queue": queue, "slot": slot, "nonce": nonce, "n": n, "lease_us": us(lease_s), "worker": worker, "dry": dry,
         "max_tenant_running": max_tenant_running, "models": sorted(models), "caps": running_caps,
         "version": formats.RUNS, "listens": list(listens), "listen_us": us(listen_s),
+        "fetches_none": full.all, "full_tenants": sorted(full.tenants), "full_hosts": sorted(full.hosts),
     }  # fmt: skip
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 

@@ -90,9 +90,9 @@ def test_dynamic_names_of_fields_are_in_the_table() -> None:
 def full() -> Submission:
     """Return a submission that has everything."""
     return Submission(
-        JobKey("default", "a"), model="m", queue="q", input={"a": [], "b": {}}, fingerprint="f", batch_id="b",
-        metadata={"k": "v"}, drop='{"bucket":"b","key":"k"}', webhook=Webhook("http://nobody.invalid/"), retry_of="z",
-        media_bytes=7,
+        JobKey("default", "a"), model="m", queue="q", input={"a": [], "b": {}, "c": "http://h/"}, fingerprint="f",
+        batch_id="b", metadata={"k": "v"}, drop='{"bucket":"b","key":"k"}', webhook=Webhook("http://nobody.invalid/"),
+        retry_of="z", media_bytes=7,
     )  # fmt: skip
 
 

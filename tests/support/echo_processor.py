@@ -31,6 +31,7 @@ from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState
 from penstock.workers.engine.runners import Runners
 from penstock.workers.pipeline import Pipeline
+from penstock.workers.places import Places
 from penstock.workers.processing import InThread
 from penstock.workers.rooms import Rooms
 from penstock.workers.served_models import ServedModels
@@ -166,13 +167,13 @@ def open_bench(redis_url: str, folder: Path, **changes: Any) -> Iterator[Bench]:
     engine, heartbeat = BatchingEngine(Runners.installed()), Heartbeat(store)
     spool = settings.spool_dir
     spool.mkdir(parents=True)
-    waits = StoreWaits(objects, settings.store_wait_s)
+    waits, places = StoreWaits(objects, settings.store_wait_s), Places(settings.slots, settings.fetch_slots)
     pipeline = Pipeline(
         settings, store, objects, GuardedClient(settings), processing, engine, heartbeat, served,
-        Rooms(spool, shared=True), waits,
+        Rooms(spool, shared=True), waits, places=places,
     )  # fmt: skip
     try:
-        slots = Slots(settings, store, served, pipeline.run, store_away=waits.away)
+        slots = Slots(settings, store, served, pipeline.run, store_away=waits.away, places=places)
         yield Bench(settings, store, objects, slots, pipeline, gate, entry)
     finally:
         gate.opened.set()

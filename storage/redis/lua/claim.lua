@@ -1,12 +1,16 @@
 #!lua
 -- queue slot nonce n lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
--- listens {queue...} listen_us -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be
--- sent for them. A slot that gets no job listens for jobs of `listens`, if any, for `listen_us`.
+-- listens {queue...} listen_us fetches_none(bool) full_tenants {tenant...} full_hosts {host...}
+-- -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be sent for them. A slot that gets
+-- no job listens for jobs of `listens`, if any, for `listen_us`.
 -- A claim leases jobs of one model, round robin over its tenants. A job that has crashed before is claimed alone. A job
 -- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
 -- fails because of a neighbour. A busy worker that finds such a job claims nothing more until it is dry; the other busy
 -- workers skip the job. A job with a record of a format above `version`, or in a state that
 -- is not known here, is skipped, and so is one whose end was requested or whose time in the queue is over.
+-- A job with `fetch_hosts` names media on the web. It is skipped where the worker fetches for no further job, for none of its
+-- tenant, or from none of one of its hosts (in the last two cases its `message` says so). Jobs behind it are looked at, within
+-- a bound.
 local queue, n, lease, cap = args.queue, tonumber(args.n), tonumber(args.lease_us), tonumber(args.max_tenant_running)
 local memo = P .. 'claim:' .. args.slot .. ':' .. args.nonce
 local again = redis.call('GET', memo)
@@ -16,6 +20,28 @@ local now = now_us()
 for _, each in ipairs(args.listens) do redis.call('ZREM', qkey(each, 'listening'), args.slot) end
 local served = {}
 for _, name in ipairs(args.models) do served[name] = true end
+local full_tenants, full_hosts = {}, {}
+for _, name in ipairs(args.full_tenants) do full_tenants[name] = true end
+for _, name in ipairs(args.full_hosts) do full_hosts[name] = true end
+local WAITS = 'waiting to fetch its media until those of other jobs of its tenant, or from its host, are fetched'
+
+-- Return true where the worker fetches for no further job of a tenant, or from one of the hosts.
+local function is_full(tenant, hosts)
+  for host in string.gmatch(hosts, '%S+') do
+    if full_hosts[host] then return true end
+  end
+  return full_tenants[tenant]
+end
+
+-- Return true where a job must wait to fetch its media; its record says why, unless it is only for a moment.
+local function waits(tenant, id, hosts, said)
+  if (hosts or '') == '' then return false end
+  if not is_full(tenant, hosts) then return args.fetches_none end
+  if said == WAITS then return true end
+  write({ tenant = tenant, id = id, revision = redis.call('HGET', jobkey(tenant, id), 'revision') }, { message = WAITS })
+  redis.call('PUBLISH', P .. 'changes', tenant .. '/' .. id)
+  return true
+end
 
 local function last_chance(crashes, max_crashes)
   return tonumber(crashes) > 0 and tonumber(crashes) >= tonumber(max_crashes) - 1
@@ -53,13 +79,15 @@ local function take(tenant, id)
   -- While parts live, because an older keeper has put their job back, the job may be split: then it waits for them.
   local parts = (job.parts or '') ~= '' and not parts_live(job) and tonumber(job.parts) or 0
   return { submission = (parent or job).submission, part = part, parts = parts, attempt = tonumber(job.attempt),
-    crashes = tonumber(job.crashes),
+    crashes = tonumber(job.crashes), fetch_hosts = job.fetch_hosts or '',
     last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease) }
 end
 
 -- Jobs of a lane that a claim looks at, and rows of the lane that it reads in search of them.
 local LOOKS, READ = 10, 1000
-local claims, chosen, alone = {}, nil, false
+-- Jobs that wait for their media which a claim passes, of one lane and in all.
+local PASSES_LANE, PASSES = 100, 500
+local claims, chosen, alone, passes = {}, nil, false, 0
 
 -- Return true where this worker is the one that runs dry for a job.
 local function dries(name)
@@ -72,18 +100,25 @@ end
 
 -- Return the next job of a lane, and true where the job must be claimed alone.
 local function pick(lanekey, tenant)
-  local looked, place = 0, 0
+  local looked, place, last_pass = 0, 0, math.min(PASSES, passes + PASSES_LANE)
   while looked < LOOKS and place < READ do
     local ids = redis.call('ZRANGE', lanekey, place, place + LOOKS - looked - 1)
     if #ids == 0 then return nil end
     place = place + #ids
     for _, id in ipairs(ids) do
-      local counts = redis.call('HMGET', jobkey(tenant, id), 'crashes', 'max_crashes', 'version', 'state')
+      local counts = redis.call('HMGET', jobkey(tenant, id), 'crashes', 'max_crashes', 'version', 'state', 'fetch_hosts',
+        'message')
       local crashes, newer = tonumber(counts[1] or '0'), tonumber(counts[3] or '1') > tonumber(args.version)
       if not newer and (not counts[4] or is_known(counts[4])) then  -- others are for newer workers
-        looked = looked + 1
-        if crashes == 0 then return id, false end
-        if #claims == 0 then
+        local passed = waits(tenant, id, counts[5], counts[6])
+        if passed then
+          if passes >= last_pass then return nil end
+          passes = passes + 1
+        else
+          looked = looked + 1
+        end
+        if crashes == 0 and not passed then return id, false end
+        if #claims == 0 and not passed then
           if args.dry or not last_chance(crashes, counts[2]) then return id, true end
           if dries(tenant .. '/' .. id) then
             alone = true

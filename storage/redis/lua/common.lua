@@ -549,7 +549,7 @@ end
 -- says nothing of it any more (LIVE).
 local UNSAID = { artifacts = '[]', metrics = '{}', unit = 'prompts', checkpoints = '0' }
 local LIVE = { rank = true, due_us = true, lease_us = true, deadline_us = true, waited_us = true, given_back = true,
-  own_done = true, past_done = true, past_total = true, past_unit = true, reported_us = true }
+  own_done = true, past_done = true, past_total = true, past_unit = true, reported_us = true, message = true }
 
 -- Below: end a part, and end the parts of a job.
 local end_part, end_parts
@@ -625,6 +625,7 @@ local function requeue(job, fields, event, data, now, outcome)
   redis.call('ZREM', P .. 'delayed', job.name)
   fields.state = 'queued'
   fields.phase = 'waiting'
+  if (job.message or '') ~= '' then fields.message = '' end
   write(job, fields)
   enqueue(job)
   ring(job.queue, job.model)

@@ -29,7 +29,7 @@ local function make(n, row)
     part_first = first, part_last = last, part_units = units, counted = '0', silent = '1',
     state = 'queued', phase = 'waiting', rank = int(job.rank + n), created_us = int(now), attempt = '0', crashes = '0',
     fence = '0', max_attempts = job.max_attempts, max_crashes = job.max_crashes, execution_us = job.execution_us, ttl_us = job.ttl_us,
-    retention_us = '0', delivery = 'none', version = job.version or '1',
+    retention_us = '0', delivery = 'none', version = job.version or '1', fetch_hosts = job.fetch_hosts or '',
   })
   redis.call('SADD', parts_key(job), id)
   expire_at(part, now + part.ttl_us)
