@@ -93,6 +93,7 @@ class Arena:
     def submit(self, jobs: Sequence[Wanted], *, threads: int = 4, **options: Any) -> None:
         """Let clients begin to submit jobs, and one to look at all of them again and again."""
         until = time.monotonic() + self.patience_s
+        options = {"key": self.fleet.key, **options}
         self._clients += submit_all(self.fleet.url, self.history, jobs, threads=threads, until=until, **options)
         self._look_until(until)
 
@@ -108,7 +109,7 @@ class Arena:
         order = self.draws.sample(ids, len(ids))
 
         def work() -> None:
-            client = Client(self.fleet.url, self.history)
+            client = Client(self.fleet.url, self.history, key=self.fleet.key)
             for job_id in order:
                 while job_id not in self.history.accepted and time.monotonic() < until:
                     threading.Event().wait(0.02)  # a client of another process' jobs: nothing tells it
@@ -159,7 +160,8 @@ class Arena:
         return watcher
 
     def _watch(self, until: float) -> None:
-        watch_until_over(self.fleet.url, self.history, until=until, over=self._accepted_and_told)
+        key = self.fleet.key
+        watch_until_over(self.fleet.url, self.history, until=until, over=self._accepted_and_told, key=key)
 
     def repeat(self, act: Callable[[], None], *, every_s: tuple[float, float], enough: Callable[[], bool]) -> None:
         """Do something at random intervals until it was enough or the jobs are over."""

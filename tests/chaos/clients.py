@@ -39,8 +39,12 @@ def pause_s(status: int) -> float:
 class Client:
     """One client with a connection of its own, writing down everything in the history."""
 
-    def __init__(self, base_url: str, history: History, *, forgotten_model: bool = False) -> None:
-        self._http = httpx.Client(base_url=base_url, timeout=TIMEOUT_S)
+    def __init__(
+        self, base_url: str, history: History, *, forgotten_model: bool = False, key: str | None = None
+    ) -> None:
+        """`key` is an API key, where the service asks for one."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._http = httpx.Client(base_url=base_url, timeout=TIMEOUT_S, headers=headers)
         self._history = history
         #: Redis was emptied, and no worker has told the API of its model yet: worth another try.
         self._again = AGAIN | {422} if forgotten_model else AGAIN
@@ -121,9 +125,11 @@ def submit_all(
     return started
 
 
-def watch_until_over(base_url: str, history: History, *, until: float, over: Callable[[], bool] = lambda: True) -> bool:
+def watch_until_over(
+    base_url: str, history: History, *, until: float, over: Callable[[], bool] = lambda: True, key: str | None = None
+) -> bool:
     """Look at all jobs again and again until every accepted one ended and `over()`, then once more; False if never."""
-    client = Client(base_url, history)
+    client = Client(base_url, history, key=key)
     try:
         while time.monotonic() < until:
             done = over()

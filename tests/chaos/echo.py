@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from penstock.errors import FetchFailed, InvalidInput
-from penstock.models import Model
+from penstock.models import MediaReference, Model
 from penstock.processors.base import ArtifactSink, Divisible, Media, Output, OutputSpec, Prepared, Prompt, Result
 
 MODEL = Model(
@@ -37,6 +37,8 @@ class ChaosRequest(BaseModel):
     end: Literal["well", "input", "retry", "abort", "oom"] = "well"
     #: Units of a job whose work can be shared; 0 = it cannot.
     units: int = 0
+    #: A file that is fetched and not looked at.
+    media: MediaReference | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def collect(settings: Settings, objects: ObjectStore, redis_url: str) -> Leftove
         store.close()
     return Leftovers(
         keys=keys,
-        objects=frozenset(info.key for info in objects.list("tenants/default/jobs/")),
+        objects=frozenset(info.key for info in objects.list("tenants/") if info.key.split("/")[2] == "jobs"),
         artifacts={job: _artifacts(record) for job, record in found.items()},
         delivery={job: record["delivery"] for job, record in found.items()},
         usage=usage,

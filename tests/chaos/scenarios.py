@@ -12,6 +12,7 @@ from tests.chaos.on_processes import cancels, poison, worker_kills
 from tests.chaos.on_redis import bad_network, failovers, flushall, redis_full, valkey_hangs, valkey_kills
 from tests.chaos.on_stops import rolling_restarts, zombies
 from tests.chaos.on_surroundings import bad_receivers, disk_full, flood, one_key, s3_trouble, store_away
+from tests.chaos.on_web import slow_servers
 from tests.chaos.run import Run
 
 SCENARIOS: Mapping[str, Callable[[Run], Summary]] = MappingProxyType(
@@ -20,7 +21,7 @@ SCENARIOS: Mapping[str, Callable[[Run], Summary]] = MappingProxyType(
         for scenario in (
             worker_kills, valkey_kills, valkey_hangs, failovers, bad_network, zombies, cancels, poison, one_key, flood,
             s3_trouble, store_away, bad_receivers, flushall, rolling_restarts, disk_full, redis_full,
-            comings_and_goings, split_scenes,
+            comings_and_goings, split_scenes, slow_servers,
         )
     }
 )  # fmt: skip
