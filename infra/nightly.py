@@ -62,7 +62,7 @@ _CHAOS = (
     ("worker_kills", "poison", "one_key", "disk_full"),
     ("valkey_kills", "failovers", "redis_full"),
     ("bad_network", "zombies", "cancels", "rolling_restarts"),
-    ("flood", "s3_trouble", "store_away", "bad_receivers", "flushall"),
+    ("flood", "s3_trouble", "store_away", "bad_receivers", "flushall", "slow_servers"),
     ("valkey_hangs", "comings_and_goings", "split_scenes"),
 )
 _PYTHON = ".venv/bin/python"
