@@ -34,6 +34,8 @@ from tests.chaos.receiver import Receiver
 from tests.releases import wheels
 from tests.support.valkey import ValkeyProcess, start_valkey
 
+pytestmark = pytest.mark.breadth
+
 OLD, NEW = "old", "new"
 #: Seconds after which a run that does not end has failed.
 PATIENCE_S = 150.0
@@ -90,7 +92,6 @@ def test_a_kept_release_is_small_and_names_no_machine(release: Path) -> None:
     assert [name for name, text in texts.items() if any(home in text for home in homes if len(home) > 5)] == []
 
 
-@pytest.mark.breadth
 def test_the_kept_release_is_the_one_that_runs(site: Path) -> None:
     command = [sys.executable, "-c", "import penstock, penstock.api.app as app; print(penstock.__file__, app.__file__)"]
     done = subprocess.run(
@@ -118,7 +119,6 @@ def test_all_readers_of_a_release_read_all_records_of_the_other(
     assert failed == {}, json.dumps(failed, indent=2)
 
 
-@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("roles", "loss"),
     [
