@@ -14,14 +14,15 @@ PATIENCE_S = 5.0
 #: Keys that may be left in Redis when every job is over. Everything else is a leak.
 _KEPT = re.compile(
     r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+|usage:\d+|kept"
-    r"|sending|receiver:.+:(busy|health))"
+    r"|sending|answered|receiver:.+:(busy|health))"
     r"|queue:[^:]+:(speed|growth|workers|seen|starting|pool|dead|done:\d+|done_us|listening)|queues|finished|keeper|alive|run(:reads)?|recovering|tidied|claim:.+|bell:.+"
-    r"|catalogue(:(ranks|left|living))?|publishers|published:.+|workers(:seen|:starts)?|counts:(ended|tries|phases|used)|usage:days)"
+    r"|catalogue(:(ranks|left|living|notes))?|publishers|published:.+|workers(:seen|:starts|:more:.+)?|counts:(ended|tries|phases|used)|usage:days)"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.
 _FLEETING = re.compile(
-    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|receiver:.+)|keeper|recovering|tidied|queue:[^:]+:(pool|done(:\d+|_us)))"
+    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|answered|receiver:.+)|keeper|recovering|tidied|workers:more:.+"
+    r"|queue:[^:]+:(pool|done(:\d+|_us)))"
 )
 _OBJECT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/(?P<rest>.+)")
 _DURABLE = ("request.json", "outcome.json", "cancel.json")
