@@ -148,6 +148,17 @@ async def test_a_file_of_which_no_line_names_a_model_is_refused_where_the_batch_
     assert (await submitted(service, file=named))["counts"]["total"] == 2
 
 
+async def test_a_batch_of_too_many_lines_is_refused_and_leaves_nothing(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    async with serving(valkey.url, tmp_path, max_batch_lines=2) as service:
+        file = await upload(service, jsonl([line("a"), line("b"), line("c")]))
+        problem = assert_problem(await service.http.post("/v1/batches", json={"file": file}), 422, "media_too_large")
+        assert (problem["errors"][0]["pointer"], "2 lines" in problem["detail"]) == ("/file", True)
+        assert list(service.objects.list("tenants/default/batches/")) == []
+        assert (await service.http.get("/v1/batches")).json()["batches"] == []
+        two = await upload(service, jsonl([line("a"), line("b")]))
+        assert (await submitted(service, file=two))["counts"]["total"] == 2
+
+
 async def test_a_flood_of_batches_leaves_threads_to_everybody_else(service: Service) -> None:
     loop, taken, may_go_on = asyncio.get_running_loop(), asyncio.Semaphore(0), threading.Event()
 
