@@ -309,7 +309,7 @@ def test_the_server_ends_with_a_worker_that_is_killed(started: Path, source: Pat
     assert worker.stdout is not None
     with worker.stdin, worker.stdout:
         line = next(line for line in worker.stdout if line.startswith("started"))
-        children = [psutil.Process(int(pid)) for pid in line.split()[1:]]
+        children = [psutil.Process(pid) for pid in map(int, line.split()[1:]) if psutil.pid_exists(pid)]
         assert len(children) >= 2
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait()
