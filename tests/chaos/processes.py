@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import multiprocessing
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -14,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +29,10 @@ from tests.chaos.waits import Span, without
 
 ROOT = Path(__file__).parents[2]
 READY_S = 60.0
+#: The processes of a fleet, which are forked where these are imported.
+ENTRY_POINTS = ("tests.chaos.api_main", "tests.chaos.worker_main", "tests.chaos.keeper_main")
+#: From <linux/prctl.h>.
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,9 @@ class Kept:
             self.signal(signal.SIGKILL)
             self._thread.join(patience_s)
 
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def _launch(self) -> subprocess.Popen[bytes] | Forked:
+        if self._command[:2] == [sys.executable, "-m"] and self._command[2] in ENTRY_POINTS:
+            return Forked(self._command[2], self._command[3:], self._environment, self._log)
         with self._log.open("ab") as log:
             # They end with the test run, even with one that is killed.
             command = ["setpriv", "--pdeathsig", "KILL", *self._command]
@@ -98,6 +108,59 @@ class Kept:
             if self._stopped.is_set():
                 return
             self._process = self._launch()
+
+
+class Forked:
+    """A process that runs a module as `python -m` does, forked where our imports are done, which take seconds.
+
+    It has the part of `Popen`'s methods that `Kept` uses.
+    """
+
+    _context = multiprocessing.get_context("forkserver")
+    #: Processes are started and waited for by many threads, and multiprocessing looks at all of them at each start.
+    _lock = threading.Lock()
+
+    def __init__(self, module: str, words: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        with self._lock:
+            self._context.set_forkserver_preload(list(ENTRY_POINTS))
+            self._process = self._context.Process(target=_run, args=(module, [*words], {**environment}, log))
+            self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or the negative signal; None while the process runs."""
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._process.exitcode
+            return self.returncode
+
+    def wait(self) -> int:
+        """Wait for the end and return its code."""
+        wait([self._process.sentinel])
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if the process has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _run(module: str, words: list[str], environment: dict[str, str], log: Path) -> None:
+    """Become the process of a module, in the child."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the test run, even with one that is killed
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 class Fleet:
