@@ -45,71 +45,6 @@ class Death:
     code: int
 
 
-class Kept:
-    """A process that is started again whenever it ends, until it is stopped."""
-
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        self.name = name
-        self.deaths: list[Death] = []
-        #: Time, process and number of each signal that was sent.
-        self.signals: list[tuple[float, int, int]] = []
-        self._command = list(command)
-        self._environment = {**os.environ, **environment}
-        self._log = log
-        self._stopped = threading.Event()
-        self._process = self._launch()
-        self._thread = threading.Thread(target=self._keep, name=f"keep-{name}", daemon=True)
-        self._thread.start()
-
-    @property
-    def pid(self) -> int:
-        """The process' id at the moment."""
-        return self._process.pid
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the process as it is now."""
-        self.signals.append((time.time(), self.pid, number))
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-    def handles(self, number: signal.Signals) -> bool:
-        """Return True where the process handles signals: before that, SIGTERM ends it like any program."""
-        try:
-            status = Path(f"/proc/{self.pid}/status").read_text()
-        except FileNotFoundError:  # it died, and is started again
-            return False
-        caught = next((row for row in status.splitlines() if row.startswith("SigCgt:")), "SigCgt: 0")
-        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
-
-    def stop(self, patience_s: float = 20) -> None:
-        """End the process for good: SIGTERM, and SIGKILL for one that does not listen."""
-        self._stopped.set()
-        self.signal(signal.SIGCONT)
-        self.signal(signal.SIGTERM)
-        self._thread.join(patience_s)
-        if self._thread.is_alive():
-            self.signal(signal.SIGKILL)
-            self._thread.join(patience_s)
-
-    def _launch(self) -> subprocess.Popen[bytes] | Forked:
-        if self._command[:2] == [sys.executable, "-m"] and self._command[2] in ENTRY_POINTS:
-            return Forked(self._command[2], self._command[3:], self._environment, self._log)
-        with self._log.open("ab") as log:
-            # They end with the test run, even with one that is killed.
-            command = ["setpriv", "--pdeathsig", "KILL", *self._command]
-            return subprocess.Popen(
-                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def _keep(self) -> None:
-        while True:
-            code = self._process.wait()
-            self.deaths.append(Death(time.time(), self.name, self._process.pid, code))
-            if self._stopped.is_set():
-                return
-            self._process = self._launch()
-
-
 class Forked:
     """A process that runs a module as `python -m` does, forked where our imports are done, which take seconds.
 
@@ -161,6 +96,71 @@ def _run(module: str, words: list[str], environment: dict[str, str], log: Path) 
     os.close(out)
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+class Kept:
+    """A process that is started again whenever it ends, until it is stopped."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self.deaths: list[Death] = []
+        #: Time, process and number of each signal that was sent.
+        self.signals: list[tuple[float, int, int]] = []
+        self._command = list(command)
+        self._environment = {**os.environ, **environment}
+        self._log = log
+        self._stopped = threading.Event()
+        self._process = self._launch()
+        self._thread = threading.Thread(target=self._keep, name=f"keep-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The process' id at the moment."""
+        return self._process.pid
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process as it is now."""
+        self.signals.append((time.time(), self.pid, number))
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def handles(self, number: int) -> bool:
+        """Return True where the process handles signals: before that, SIGTERM ends it like any program."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except FileNotFoundError:  # it died, and is started again
+            return False
+        caught = next((row for row in status.splitlines() if row.startswith("SigCgt:")), "SigCgt: 0")
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+    def stop(self, patience_s: float = 20) -> None:
+        """End the process for good: SIGTERM, and SIGKILL for one that does not listen."""
+        self._stopped.set()
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            self.signal(signal.SIGKILL)
+            self._thread.join(patience_s)
+
+    def _launch(self) -> subprocess.Popen[bytes] | Forked:
+        if self._command[:2] == [sys.executable, "-m"] and self._command[2] in ENTRY_POINTS:
+            return Forked(self._command[2], self._command[3:], self._environment, self._log)
+        with self._log.open("ab") as log:
+            # They end with the test run, even with one that is killed.
+            command = ["setpriv", "--pdeathsig", "KILL", *self._command]
+            return subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _keep(self) -> None:
+        while True:
+            code = self._process.wait()
+            self.deaths.append(Death(time.time(), self.name, self._process.pid, code))
+            if self._stopped.is_set():
+                return
+            self._process = self._launch()
 
 
 class Fleet:
