@@ -253,7 +253,7 @@ class TestServersWithoutAnEnd:
 
     def test_a_server_that_delays_each_of_many_ranges_ends_below_the_least_rate(self, tmp_path: Path) -> None:
         def late(_: socket.socket) -> bytes:
-            server.over.wait(0.05)
+            server.over.wait(0.19)  # less than the window, and too long for the 100 bytes of a reply's head
             return reply(206, b"x", Content_Range="bytes 0-0/100000", Etag='"a"')
 
         with Server(late) as server, (tmp_path / "part").open("wb") as file:
