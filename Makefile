@@ -81,10 +81,10 @@ $(CLIENTS): constraints.txt infra/clients-env.sh
 	@touch $@
 
 test: $(READY) $(PAGE) ## Run the tests of every promise and every module (JOBS=4: in four processes)
-	@$(call run_tests,not breadth)
+	@$(call run_tests,not breadth and not library)
 
 test-breadth: $(READY) $(PAGE) $(CLIENTS) ## Run what `make test` leaves out: more parameters, how-to pages, the corpus (PART=1/3: a third of it)
-	@$(call run_tests,breadth,--part $(PART))
+	@$(call run_tests,(breadth or library),--part $(PART))
 
 test-all: ## Run all tests: `make test`, then `make test-breadth`
 	@failed=0; $(MAKE) --no-print-directory test || failed=1; $(MAKE) --no-print-directory test-breadth || failed=1; exit $$failed

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import re
+import shutil
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Without a GPU `tests/gpu` is not even imported.
+collect_ignore = [] if shutil.which("nvidia-smi") else ["gpu"]
+
+
+def pytest_report_header() -> str | None:
+    return "tests/gpu is left out: this machine has no nvidia-smi" if collect_ignore else None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", help="run the K-th of N parts of the tests: K/N")
 
@@ -55,15 +64,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-#: A file whose tests are all marked `breadth`.
-_BREADTH_FILE = re.compile(r"^pytestmark = .*\bpytest\.mark\.breadth\b(?!\()", re.MULTILINE)
+#: The marks of all tests of a file.
+_FILES_MARKS = re.compile(r"^pytestmark = (?:\[[^\]]*\]|.*$)", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files that are all `breadth` out of a run without it: importing them would take a good part of its time."""
-    if "not breadth" not in config.getoption("markexpr") or not collection_path.match("test_*.py"):
+    """Leave files whose tests all have a mark out of a run without it: importing them would take a good part of it."""
+    without = re.findall(r"not (breadth|library)\b", config.getoption("markexpr"))
+    if not without or not collection_path.match("test_*.py"):
         return None
-    return True if _BREADTH_FILE.search(collection_path.read_text(encoding="utf-8")) else None
+    marks = _FILES_MARKS.search(collection_path.read_text(encoding="utf-8"))
+    return True if marks and re.search(rf"\bpytest\.mark\.({'|'.join(without)})\b(?!\()", marks[0]) else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -25,7 +25,7 @@ from tests.corpus.table import SHARED_PICTURES
 from tests.support.polling import wait_for
 from tests.support.stack import SHARED, Stack, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.breadth, pytest.mark.timeout(600)]
 
 #: Bytes that an IO process may take on top of shared memory, in the service of these tests.
 IO_BYTES = 1 * 2**30
@@ -35,17 +35,6 @@ IO_PEAK_BYTES = 450 * 2**20
 WORKER_GROWTH_BYTES = 200 * 2**20
 #: Inputs per good one that follows them.
 GOOD_EVERY = 4
-#: One or two inputs of each kind, and those that name other files and addresses.
-CORE = (
-    *("149-gib.tif as a scene", "one-row-of-2-billion.tif as a picture", "metadata-of-entities.tif as a scene"),
-    *("deflate-cut-at-50% for six bands", "jpeg-cut-at-50%", "lzw-flipped-0", "nothing as a scene"),
-    *("vrt.tif", "vrt-of-an-address.tif", "vrt-with-python.tif", "curl.tif", "connection.tif", "mask-elsewhere.tif"),
-    *("zip-bomb.tif", "laughs.xml as sidecar", "deep.json as stac", "cut-at-50%.png", "flipped-0.jpeg", "turned-6.png"),
-    *("67-mp-of-zeros.png", "4-gigapixels.tiff", "postscript.eps", "sound.wav for letters", "sound.flac as a sound"),
-    *("promises-4-gb.wav as a sound", "umlauts.txt as a file", "all-special.txt in a request", "surrogates.txt"),
-    *("body: 65 deep", "body: NaN", "reference: a path", "reference: this machine", "reference: a bucket"),
-)
-
 CONFIG = """
 models = ["{models}"]
 io_memory_bytes = {io_bytes}
@@ -92,18 +81,8 @@ def canary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canary]:
 
 
 @pytest.fixture(scope="module")
-def chosen(request: pytest.FixtureRequest) -> frozenset[str]:
-    """Return the names of the inputs to send: all, or those alone that `make test` runs."""
-    here = [item for item in request.session.items if item.path == Path(__file__)]
-    if any(item.get_closest_marker("breadth") for item in here):
-        return frozenset(case_names())
-    named = {item.callspec.params["name"] for item in here if hasattr(item, "callspec")}
-    return frozenset(named | {f"name that {name}" for name in named})
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, canary: Canary, chosen: frozenset[str]) -> Iterator[Run]:
-    """Send the chosen inputs, then wait for their ends."""
+def run(tmp_path_factory: pytest.TempPathFactory, canary: Canary) -> Iterator[Run]:
+    """Send all inputs, then wait for their ends."""
     folder = tmp_path_factory.mktemp("corpus")
     bucket = folder / "bucket"
     (bucket / "in").mkdir(parents=True)
@@ -116,7 +95,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, canary: Canary, chosen: frozen
             wait_for(lambda: peaks.processes > 1, "nothing is measured")
             before = peaks.worker_bytes
             put_drop(bucket, canary)
-            cases = [case for case in all_cases(canary.file, canary.url) if case.name in chosen]
+            cases = all_cases(canary.file, canary.url)
             results = sender.results(with_good_ones(cases))
             results |= sender.results(last_cases())
             wait_for(lambda: (bucket / "out" / "beside.tif.done.json").exists(), "the dropped scene is not done")
@@ -128,7 +107,6 @@ def case_names() -> list[str]:
     return [case.name for case in all_cases(Path("canary"), "http://canary/")]
 
 
-@pytest.mark.breadth(but=CORE)
 @pytest.mark.parametrize("name", case_names())
 def test_every_input_ends_as_the_table_says(run: Run, name: str) -> None:
     case, answer = run.results[name]
@@ -184,7 +162,6 @@ def test_the_shared_data_was_there() -> None:
     assert not set(SHARED_PICTURES) ^ {path.name for kind in ("photo", "edge") for path in (SHARED / kind).iterdir()}
 
 
-@pytest.mark.breadth
 def test_many_inputs_were_tried(run: Run, record_property: Callable[[str, object], None]) -> None:
     ends = Counter(_end(result) for name, result in run.results.items() if not name.startswith(("good", "last")))
     told = ", ".join(f"{count} {end}" for end, count in ends.most_common())

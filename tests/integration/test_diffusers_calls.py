@@ -33,6 +33,7 @@ from tests.support.hub import finish, finish_states
 
 #: Warnings of numpy 2 about the library's older schedulers.
 pytestmark = [
+    pytest.mark.library,
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning"),
 ]

@@ -28,6 +28,8 @@ from penstock.workers.pairs import checked_entry
 from tests.support.hub import a_bert, a_model, load, minilm, tokens
 from tests.support.model_directories import words_directory, write_json
 
+pytestmark = pytest.mark.library
+
 PROMPTS = {"query": "query: ", "passage": "Represent this text for search: ", "plain": None}
 WEIGHTS = "model.safetensors"
 TEXTS = ["Where do cats sleep?", "A cat sleeps on the sofa.", "word " * 30]

@@ -22,6 +22,8 @@ from penstock.workers.engine.transformers.tried import EQUAL, outcomes
 from tests.support.tiny_types import small
 from tests.support.type_trials import asked, finished, language_network, text_generation, texts
 
+pytestmark = pytest.mark.library
+
 #: One of each kind of state.
 FAMILIES = ("gpt2", "jamba", "lfm2", "mamba", "rwkv", "t5")
 #: Families whose whole state is a key-value cache that we copy.

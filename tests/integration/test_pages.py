@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from rapid_layout import RapidLayout
-from rapidocr import RapidOCR
 
 from penstock.errors import InvalidInput, MediaUnreadable, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
@@ -48,6 +46,8 @@ def engine() -> Iterator[BatchingEngine]:
 
 @pytest.fixture(scope="module")
 def library() -> Any:
+    from rapidocr import RapidOCR  # takes seconds
+
     return RapidOCR(params={"Global.log_level": "critical"})
 
 
@@ -183,6 +183,8 @@ def test_layout_is_what_the_library_finds(engine: BatchingEngine, letter: Path, 
     files = {"media://letter": letter, "media://turned": a_turned_copy(letter, tmp_path)}
     done = run(engine, LAYOUT, files, tmp_path, min_score=0.4)
     first, turned = (done.result.data or {})["pages"]
+    from rapid_layout import RapidLayout  # takes seconds
+
     theirs = RapidLayout(model_dir_or_path=str(locate(LAYOUT)), conf_thresh=0.4)
     expected = theirs(np.array(Image.open(letter).convert("RGB"))[:, :, ::-1].copy())
     order = np.argsort(-np.array(expected.scores), kind="stable")

@@ -33,6 +33,8 @@ from tests.support.hub import STORIES, a_model, finish, load, needs_stories, sav
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 
+pytestmark = pytest.mark.library
+
 STORY = a_model(STORIES, processor="text-generation")
 
 

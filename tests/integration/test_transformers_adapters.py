@@ -20,7 +20,8 @@ from tests.support.hub import a_model, finish, load, save, tokens
 from tests.support.multimodal import a_llava
 
 #: PEFT 0.21 asks transformers 5.23 for what it calls otherwise now.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+RENAMED = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+pytestmark = [pytest.mark.library, RENAMED]
 
 PROMPT = Prompt({"input_ids": tokens(*range(3, 12)), "max_new_tokens": 16})
 

@@ -18,6 +18,8 @@ from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.images import best_classes
 from tests.support.hub import a_model, a_segformer, a_vit, a_vit_backbone, an_image, finish, load, save
 
+pytestmark = pytest.mark.library
+
 
 def own(auto_class: Any, directory: Path) -> Any:
     return auto_class.from_pretrained(directory, local_files_only=True).eval()

@@ -24,6 +24,8 @@ from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.alignment import first_steps
 from tests.support.hub import a_model, a_whisper, finish, load
 
+pytestmark = pytest.mark.library
+
 Segments = list[list[Any]]
 
 
