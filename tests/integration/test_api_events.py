@@ -176,8 +176,7 @@ async def test_a_stopping_server_does_not_wait_for_its_streams(service: Service)
             request = http.build_request("GET", f"{server.url}/v1/jobs/{job['id']}/events")
             response = await http.send(request, stream=True)
             assert (await anext(messages(response))).event == "snapshot"
-            stopping = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - stopping < 10
+        assert not response.is_closed  # and yet the server has stopped
         await response.aclose()
 
 

@@ -157,6 +157,7 @@ async def held_at_the_door(server: Server, for_s: float) -> AsyncIterator[list[a
         wire.writer.close()
 
 
+@pytest.mark.alone
 @pytest.mark.breadth
 async def test_the_time_at_the_door_counts_in_the_time_in_line(valkey: ValkeyProcess, tmp_path: Path) -> None:
     """Without it, a client waits at the door, and then in line for as long as one that has just come."""
@@ -172,6 +173,7 @@ async def test_the_time_at_the_door_counts_in_the_time_in_line(valkey: ValkeyPro
                 assert is_overload(answer.result())
 
 
+@pytest.mark.alone
 @pytest.mark.breadth
 async def test_a_submission_that_has_waited_at_the_door_for_too_long_is_refused_there(
     valkey: ValkeyProcess, tmp_path: Path
