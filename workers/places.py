@@ -11,7 +11,9 @@ for other workers.
   tenant whose servers drip nor a slow host keeps others from fetching.
 - How many will want a slot soon. A worker must not collect jobs that an idle worker could run, so a job that fetches
   counts as if it had its slot, and only jobs without media on the web may use the slot meanwhile. After `SLOW_S` the
-  fetch counts as slow, and no longer keeps others from fetching.
+  fetch counts as slow, and no longer keeps others from fetching. For `TROUBLE_S` after a fetch that failed or was slow,
+  those of its tenant count as slow at once: else a tenant whose servers fail each time before `SLOW_S` would keep all
+  others from fetching.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from penstock.errors import FetchFailed
 from penstock.jobs import Claim, JobKey
 from penstock.storage.redis.fetch_hosts import Full
 
 #: Seconds after which a fetch is slow: most media are fetched in a few seconds.
-SLOW_S = 10.0
+SLOW_S = 5.0
+#: Seconds in which a tenant's fetches count as slow, after one that failed or was slow.
+TROUBLE_S = 600.0
 #: Seconds of one wait for a slot: a job that waits notices its cancel, and a slot that waits for jobs the job.
 WAIT_S = 0.5
 
@@ -43,6 +48,12 @@ class Fetch:
     hosts: tuple[str, ...]
     #: Monotonic time at which it lent its slot; None while it has the slot.
     lent_s: float | None = None
+    #: True for a fetch that counts as slow at once.
+    in_trouble: bool = False
+
+    def is_slow(self, at: float) -> bool:
+        """Return True for a fetch that keeps no other from fetching, `at` by the monotonic clock."""
+        return self.lent_s is not None and (self.in_trouble or at - self.lent_s >= SLOW_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class Limits:
         """
         if not fetches:
             return Full()
-        slow = sum(each.lent_s is not None and at - each.lent_s >= SLOW_S for each in fetches)
+        slow = sum(each.is_slow(at) for each in fetches)
         tenants = Counter(each.tenant for each in fetches)
         hosts = Counter(host for each in fetches for host in set(each.hosts))
         return Full(
@@ -78,6 +89,8 @@ class Places:
         self._free = threading.BoundedSemaphore(slots)
         self._lock = threading.Lock()
         self._fetches: dict[_Name, Fetch] = {}
+        #: Tenants whose fetch failed or was slow, with the monotonic time until which that counts.
+        self._trouble: dict[str, float] = {}
         #: Jobs that lent their slot and did not get it back.
         self._without: set[_Name] = set()
         #: Number of jobs that wait for a slot, with their media fetched.
@@ -135,10 +148,12 @@ class Places:
             return
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            self._fetched(claim, failed=isinstance(error, FetchFailed))
             if self._free.acquire(blocking=False):
                 self._taken(claim)
             raise
+        self._fetched(claim, failed=False)
         if not self._free.acquire(blocking=False):
             self._wait(check, waits)
         self._taken(claim)
@@ -148,10 +163,20 @@ class Places:
             fetch = self._fetches.get(_name(claim))
             if fetch is None:  # it was not claimed into a slot of these
                 return False
-            self._fetches[_name(claim)] = replace(fetch, lent_s=time.monotonic())
+            now = time.monotonic()
+            in_trouble = self._trouble.get(fetch.tenant, now) > now
+            self._fetches[_name(claim)] = replace(fetch, lent_s=now, in_trouble=in_trouble)
             self._without.add(_name(claim))
         self._free.release()
         return True
+
+    def _fetched(self, claim: Claim, *, failed: bool) -> None:
+        """Note a tenant whose fetch failed or was slow."""
+        with self._lock:
+            fetch, now = self._fetches[_name(claim)], time.monotonic()
+            if failed or replace(fetch, in_trouble=False).is_slow(now):
+                others = {tenant: until for tenant, until in self._trouble.items() if until > now}
+                self._trouble = others | {fetch.tenant: now + TROUBLE_S}
 
     def _wait(self, check: Callable[[], None], waits: Callable[[bool], object]) -> None:
         with self._lock:

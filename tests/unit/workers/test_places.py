@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -19,8 +22,8 @@ def fetch(number: int = 0, *, tenant: str | None = None, host: str | None = None
     return Fetch(tenant or f"t{number}", (host or f"h{number}",), lent_s)
 
 
-def claim(name: str = "a", *hosts: str) -> Claim:
-    submission = Submission(JobKey("t", name), "m", "q", {}, "f")
+def claim(name: str = "a", *hosts: str, tenant: str = "t") -> Claim:
+    submission = Submission(JobKey(tenant, name), "m", "q", {}, "f")
     return Claim(submission, attempt=1, crashes=0, fence=1, claimed_s=0, lease_s=30, fetch_hosts=hosts)
 
 
@@ -35,6 +38,11 @@ def test_a_fetch_counts_as_if_it_had_its_slot(running: int, *, full: bool) -> No
 
 def test_a_slow_fetch_keeps_no_other_from_fetching() -> None:
     assert LIMITS.full([fetch(1), fetch(2)], 2, at=SLOW_S) == Full(tenants=frozenset(), hosts=frozenset())
+
+
+def test_a_fetch_of_a_tenant_in_trouble_keeps_no_other_from_fetching() -> None:
+    assert not LIMITS.full([replace(fetch(), in_trouble=True)], 2, at=0).all
+    assert LIMITS.full([replace(fetch(lent_s=None), in_trouble=True)], 2, at=0).all
 
 
 def test_a_job_that_has_its_slot_is_no_slow_fetch() -> None:
@@ -96,6 +104,25 @@ def test_a_job_whose_fetch_fails_has_a_slot_if_one_is_free_and_waits_for_none(*,
     assert places.ended(held) is is_free
     assert places.full(0, at=0) == Full()
     assert not places.take()
+
+
+def test_after_a_fetch_that_failed_those_of_its_tenant_keep_no_other_from_fetching() -> None:
+    places, others, failing = Places(1, 8), claim("b", "h", tenant="other"), claim("a", "h")
+
+    def keeps_others(held: Claim, *, fails: bool = False) -> bool:
+        assert places.take()
+        places.claimed(held)
+        with suppress(FetchFailed), places.beside(held, pytest.fail, pytest.fail, on_the_web=True):
+            keeps = places.full(1, at=time.monotonic()).all
+            if fails:
+                raise FetchFailed
+        places.ended(held)
+        places.give_back()
+        return keeps
+
+    assert keeps_others(failing, fails=True)
+    assert not keeps_others(failing)
+    assert keeps_others(others)
 
 
 def test_a_job_that_is_canceled_while_it_waits_for_a_slot_ends_without_one() -> None:
