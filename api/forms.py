@@ -31,11 +31,11 @@ FRAME_BYTES = 100_000
 _CHARSETS = frozenset({b"utf-8", b"utf8"})
 #: A quoted text, or one that never ends: each byte is looked at once.
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-_EXTENDED_NAME = re.compile(rb";[ \t]*filename\*", re.IGNORECASE)
+_EXTENDED_NAME = re.compile(rb";[ \t]*filename[ \t]*\*", re.IGNORECASE)
 
 
 class _SpoolingParser(MultiPartParser):
-    """Starlette's parser with its files in the scratch folder, and strict about a form's end and its names of files."""
+    """Starlette's parser with its files in the scratch folder. It is strict about a form's end, texts and names."""
 
     def __init__(self, folder: Path, headers: Headers, chunks: AsyncGenerator[bytes], **options: Any) -> None:
         super().__init__(headers, self._whole(chunks), **options)
@@ -52,8 +52,15 @@ class _SpoolingParser(MultiPartParser):
     def on_end(self) -> None:
         self._ended = True
 
+    def on_part_end(self) -> None:
+        if self._current_part.file is None:
+            _require_text(bytes(self._current_part.data), f"the text of the field {self._current_part.field_name!r}")
+        super().on_part_end()
+
     def on_headers_finished(self) -> None:
         super().on_headers_finished()
+        _, options = parse_options_header(self._current_part.content_disposition)
+        _require_text(options[b"name"], "the name of a field")
         part = self._current_part.file
         if part is None and _EXTENDED_NAME.search(_QUOTED.sub(b"", self._current_part.content_disposition or b"")):
             name = self._current_part.field_name
@@ -93,6 +100,14 @@ async def read_form(
             yield form
         finally:
             await form.close()
+
+
+def _require_text(data: bytes, what: str) -> None:
+    """Raise `MultiPartException` for what is not UTF-8; Starlette's parser reads it as Latin-1."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise MultiPartException(f"{what} is not UTF-8") from error
 
 
 def _require_utf8(content_type: str) -> None:

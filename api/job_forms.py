@@ -120,8 +120,8 @@ async def read_job_form(request: Request, api: Services, key: JobKey) -> AsyncIt
         max_text_bytes=body_bytes,
     ) as form:  # fmt: skip
         document = await _document(request, api, form)
-        files = await asyncio.to_thread(_files, form, key, file_bytes)
-        yield _job_form(document, files)
+        # A large input takes the processor for long, which a thread leaves to other requests every few milliseconds.
+        yield await asyncio.to_thread(_job_form, document, form, key, file_bytes)
 
 
 async def _document(request: Request, api: Services, form: FormData) -> dict[str, Any]:
@@ -147,6 +147,7 @@ async def _value(request: Request, api: Services, name: str, text: str) -> Any:
     try:
         if is_small(data):
             return parse_json(data)
+        await api.pace.wait(tenant_of(request), len(data))
         return await while_connected(request, api.isolation.run(tenant_of(request), len(data), parse_json, data))
     except MalformedBody as error:
         raise MalformedBody(f"the field {name!r}: {error.detail}") from error
@@ -184,7 +185,8 @@ def _sha256(part: UploadFile) -> str:
     return digest.hexdigest()
 
 
-def _job_form(document: dict[str, Any], files: Sequence[FormFile]) -> JobForm:
+def _job_form(document: dict[str, Any], form: FormData, key: JobKey, limit_bytes: int) -> JobForm:
+    files = _files(form, key, limit_bytes)
     sent = [[*file.place, file.listed, file.name, file.sha256] for file in files]
     check_json({"input": _filled({}, files)})  # the fields are checked as JSON, the names of files here
     if "input" not in document and files:

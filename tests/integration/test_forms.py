@@ -82,8 +82,20 @@ async def test_a_name_of_a_file_is_text_as_in_json(service: Service) -> None:
     assert (status, "a character that is not text" in said) == (400, True), said
 
 
+async def test_a_text_or_a_name_that_is_not_utf_8_is_rejected(service: Service) -> None:
+    for form, what in (
+        (named("name=input", b'{"text":"\xff"}'), "the text of the field 'input'"),
+        (named("name=model", "\u00e9cho".encode("latin-1")), "the text of the field 'model'"),
+        (named("name=NAME").replace(b"NAME", b"\xff"), "the name of a field"),
+        (named('name=NAME; filename="a.tif"').replace(b"NAME", b"\xed\xa0\x80"), "the name of a field"),
+    ):
+        status, said = await send(service, form)
+        assert (status, f"{what} is not UTF-8" in said) == (400, True), said
+
+
 async def test_a_file_with_an_extended_name_alone_is_rejected_with_the_cause(service: Service) -> None:
-    for head in ("name=scene; filename*=UTF-8''a.tif", "FileName*=punycode''a; name=scene", "name=scene;filename*0=a"):
+    for head in ("name=scene; filename*=UTF-8''a.tif", "FileName*=punycode''a; name=scene", "name=scene;filename*0=a",
+                 "name=scene; filename *=UTF-8''a.tif"):  # fmt: skip
         status, said = await send(service, named(head))
         assert (status, "filename* alone" in said) == (400, True), said
     both = await send(service, named("name=scene; filename=\"a.tif\"; filename*=UTF-8''b.tif"))
