@@ -80,10 +80,10 @@ class Connection(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def begin(self) -> None:
+    def begin(self, charset: str = "utf-8") -> None:
         """Begin a stream of events."""
         self.send_response(200)
-        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("content-type", f"text/event-stream; charset={charset}")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
 

@@ -123,6 +123,7 @@ class Server:
     async def _streamed(self, response: httpx.Response, tell: Tell) -> Output:
         answer = Answer()
         response.stream = _Bounded(response.stream)
+        response.encoding = "utf-8"  # the form has no other, and a charset names any codec of Python
         async for event in httpx_sse.EventSource(response).aiter_sse():
             if event.data == "[DONE]":
                 return _output(answer.whole())

@@ -24,7 +24,7 @@ from penstock.workers.engine.openai_server.runner import check_server, load_serv
 from penstock.workers.engine.runners import Runners
 from tests.support import openai_server as fakes
 from tests.support.engine_jobs import a_model, never, numbers, run_all
-from tests.support.openai_server import Behaviour, FakeServer
+from tests.support.openai_server import Behaviour, Connection, FakeServer
 from tests.support.polling import wait_for
 from tests.support.stack import free_port
 
@@ -299,6 +299,17 @@ def test_a_server_that_does_not_stream_is_understood(engine: BatchingEngine) -> 
     whole = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}
     with FakeServer(lambda connection: connection.answer(200, whole)) as server:
         assert texts(ask(engine, served(server.url))) == ["hi"]
+
+
+def test_a_stream_is_utf_8_whatever_charset_the_server_names(engine: BatchingEngine) -> None:
+    def stream(connection: Connection) -> None:
+        connection.begin("punycode")
+        connection.send({"choices": [{"index": 0, "delta": {"content": "caf\u00e9"}, "finish_reason": "stop"}]})
+        connection.send("[DONE]")
+        connection.raw(b"")
+
+    with FakeServer(stream) as server:
+        assert texts(ask(engine, served(server.url))) == ["caf\u00e9"]
 
 
 def test_the_check_asks_the_server_for_the_model() -> None:
