@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,11 @@ def is_on_the_web(reference: str) -> bool:
     return _WEB.match(reference) is not None
 
 
+def _plain(host: str) -> str:
+    """Return a host as its other spellings are written that lead to the same name: full stops, width, case."""
+    return "".join(unicodedata.normalize("NFKC", host).split()).replace("\u3002", ".").lower().rstrip(".") or "."
+
+
 def hosts_in(value: Mapping[str, Any]) -> str:
     """Return the hosts of all web addresses in a JSON object, each once, with spaces between them."""
     found: dict[str, None] = {}
@@ -53,7 +59,7 @@ def hosts_in(value: Mapping[str, Any]) -> str:
         each = left.pop()
         if type(each) is str:
             if each[:4] in _BEGINS and (web := _WEB.match(each)) is not None:
-                found[web[1].lower()] = None
+                found[_plain(web[1])] = None
         elif type(each) in _HOLD:
             left += [inner for inner in (each.values() if type(each) is dict else each) if type(inner) in _LOOKED_AT]
     return " ".join(found)

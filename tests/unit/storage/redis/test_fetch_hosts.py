@@ -17,6 +17,8 @@ from penstock.storage.redis.fetch_hosts import MAX_HOSTS, hosts_in, is_on_the_we
         ({"image": "https://host.example/a.png"}, "host.example"),
         ({"image": "HTTPS://Host.Example:8443/a?b#c"}, "host.example"),
         ({"image": "http://[::1]:80/"}, "[::1]"),
+        ({"image": "http://127\u30020\uff0e0.1./"}, "127.0.0.1"),
+        ({"image": "http://\uff48ost\u00a8.example/", "b": "http://./"}, ". host\u0308.example"),
         ({"items": [{"href": "http://a.example/"}, {"href": "http://a.example/2"}]}, "a.example"),
         ({"text": "see http://host.example", "bad": ["http://", "http:// a", "https:/a"]}, ""),
     ],
