@@ -72,8 +72,13 @@ def read_notification(payload: Any, *, depth: int = MAX_DEPTH) -> Notification:
     raise InvalidRequest("this is not a notification of an object store")
 
 
-def read_message(text: str | bytes) -> Notification:
-    """Return the contents of a message's text; raise `InvalidRequest` or `MalformedBody` if it is no notification."""
+def read_message(text: str | bytes | None) -> Notification:
+    """Return the contents of a message's text; raise `InvalidRequest` or `MalformedBody` if it is no notification.
+
+    None is the text of a message whose body is another value.
+    """
+    if text is None:
+        raise InvalidRequest("the message's body is not a text")
     return read_notification(parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")))
 
 

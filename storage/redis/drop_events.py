@@ -97,9 +97,10 @@ _MISSED, _SLACK_S = 3, 30
 
 
 def problem_with(found: Passes, rule: str, queue_url: str | None, every_s: float) -> str | None:
-    """Return the problem of a rule's last listing or of its events, or that there was no listing lately."""
+    """Return the problems of a rule's last listing and of its events, or that there was no listing lately."""
     deaf = found.deaf.get(queue_url or "")
-    return problem_of(found.rules.get(rule), every_s) or (f"its events cannot be read: {deaf}" if deaf else None)
+    problems = (problem_of(found.rules.get(rule), every_s), f"its events cannot be read: {deaf}" if deaf else None)
+    return "; ".join(filter(None, problems)) or None
 
 
 def problem_of(last: Pass | None, every_s: float) -> str | None:

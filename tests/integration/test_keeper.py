@@ -297,6 +297,33 @@ def test_a_dead_keepers_place_holds_up_no_duty_that_all_may_do(bench: Bench) -> 
     assert not alone
 
 
+def test_a_duty_that_waits_for_events_is_not_repeated_at_once_when_it_did_not_wait(bench: Bench) -> None:
+    asked: list[str] = []
+    rounds: list[str] = []
+    enough = threading.Event()
+
+    def other() -> None:
+        rounds.append("acted")
+        if asked and len(rounds) >= 10:
+            enough.set()
+
+    duties = [Duty("queue", 0.05, lambda: asked.append("empty"), waits=True), Duty("other", 0.05, other)]
+    keeper = Keeper(bench.store, duties)
+    thread = threading.Thread(target=keeper.run)
+    thread.start()
+    assert enough.wait(30)
+    keeper.end()
+    thread.join(10)
+    assert len(asked) < 10 * len(rounds)  # without a pause there are thousands
+
+
+def test_the_pause_of_a_duty_that_waits_counts_from_its_begin() -> None:
+    queue, other = (Duty("a", 2, lambda: None, waits=waits) for waits in (True, False))
+    assert [queue.pause_s(more=False, took_s=took_s) for took_s in (0, 0.5, 20)] == [2, 1.5, 0]
+    assert [other.pause_s(more=False, took_s=took_s) for took_s in (0, 0.5, 20)] == [2, 2, 2]
+    assert queue.pause_s(more=True, took_s=0) == other.pause_s(more=True, took_s=0) == 0
+
+
 def test_what_nobody_names_is_deleted_after_a_day_and_nothing_else(bench: Bench) -> None:
     done = ended_job(bench, "http://h/")
     waiting = bench.submit("b", {"text": bench.upload("hi")})

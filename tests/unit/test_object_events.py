@@ -217,6 +217,11 @@ def test_what_is_not_json_is_refused(text: str) -> None:
         read_message(text)
 
 
+def test_a_body_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not a text"):
+        read_message(None)
+
+
 def test_envelopes_without_end_are_refused() -> None:
     text = AWS
     for _ in range(4):

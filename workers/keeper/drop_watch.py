@@ -152,11 +152,13 @@ class QueueReader:
         #: True when the queue's last error is known to be cleared.
         self._cleared = False
 
-    def step(self) -> None:
-        """Receive and handle the waiting messages, or wait for one. An error is stored as the rules' problem."""
+    def step(self) -> bool:
+        """Receive and handle the waiting messages, or wait for one. An error is stored as the rules' problem.
+
+        Return True if messages were deleted: more may wait.
+        """
         try:
-            if messages := self._queue.receive():
-                self.handle(messages)
+            deleted = self.handle(self._queue.receive())
         except EventQueueUnavailable as error:
             self._cleared = False
             self._watch.note_queue(self._queue.url, error.detail)
@@ -164,14 +166,18 @@ class QueueReader:
         if not self._cleared:
             self._watch.note_queue(self._queue.url, None)
             self._cleared = True
+        return deleted > 0
 
-    def handle(self, messages: Sequence[Message]) -> None:
-        """Check the objects of messages and delete the handled messages; the others are delivered again."""
+    def handle(self, messages: Sequence[Message]) -> int:
+        """Check the objects of messages and delete the handled messages; the others are delivered again.
+
+        Return the number of deleted messages.
+        """
         read = [self._read(message) for message in messages]
         outcomes = iter(self._watch.check_events([event for events in read for event in events], self._queue.url))
         found = [[next(outcomes) for _ in events] for events in read]
         self._watch.count(SQS, (outcome for each in found for outcome in each))
-        self._queue.delete([m for m, each in zip(messages, found, strict=True) if POSTPONED not in each])
+        return self._queue.delete([m for m, each in zip(messages, found, strict=True) if POSTPONED not in each])
 
     def _read(self, message: Message) -> tuple[ObjectEvent, ...]:
         try:

@@ -76,9 +76,16 @@ class Duty:
     #: Runs also while another keeper is active. For actions that any number of keepers may do at once: a dead keeper's
     #: lease, which lasts `LEASE_S`, then delays no lost job.
     always: bool = False
-    #: The action waits for an event elsewhere and is repeated at once; `every_s` is its pause after an error. At the
-    #: end the keeper does not wait for the action.
+    #: The action waits for an event elsewhere. `every_s` counts from its begin, so that it is repeated at once after a
+    #: wait, and with a pause if it did not wait; after an error it counts from its end. At the end the keeper does not
+    #: wait for the action.
     waits: bool = False
+
+    def pause_s(self, *, more: bool, took_s: float) -> float:
+        """Return the seconds between the end of an action that took `took_s` and the next one."""
+        if more:
+            return 0.0
+        return max(0.0, self.every_s - took_s) if self.waits else self.every_s
 
 
 class Keeper:
@@ -140,8 +147,9 @@ class Keeper:
             if not (duty.always or self._active.is_set()):
                 continue
             try:
+                begun_s = time.monotonic()
                 more = duty.act() is True
-                pause_s = 0 if duty.waits or more else duty.every_s
+                pause_s = duty.pause_s(more=more, took_s=time.monotonic() - begun_s)
             except PenstockError as error:
                 log.warning("duty.postponed", duty=duty.name, code=error.code, detail=error.detail)
             except Exception:  # a failed duty must be tried again; its thread must not end
