@@ -48,6 +48,7 @@ from penstock.workers.engine.base import Engine
 from penstock.workers.engine.kinds import machine_kind
 from penstock.workers.input_digests import InputDigests
 from penstock.workers.job_media import HELD_BYTES, JobMedia
+from penstock.workers.older_redis import catch_up
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.places import Places
 from penstock.workers.processing import Processed, Processing, Work
@@ -155,8 +156,13 @@ class Pipeline:
 
     def _result(self, attempt: Attempt, folder: Path) -> records.Outcome:
         objects = self.waits.store(attempt)
-        if attempt.claim.crashes and Journal(self.store, objects).run(journal.adopt(attempt.claim.key)) is not None:
+        both_stores = Journal(self.store, objects)
+        if attempt.claim.crashes and both_stores.run(journal.adopt(attempt.claim.key)) is not None:
             raise Fenced("a lost attempt had already ended the job, but Redis did not record this")
+        if attempt.claim.may_be_old:
+            catch_up(both_stores, attempt.claim)
+            self.heartbeat.beat(attempt)  # at once: the job may have ended
+            attempt.check()
         runnable = self.served.runnable().get(attempt.claim.submission.model)
         if runnable is None:
             raise Drained("this worker no longer serves the model")

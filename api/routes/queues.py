@@ -13,9 +13,9 @@ from penstock.api.errors import problems
 from penstock.api.routes.jobs import log_submitted, retry_key
 from penstock.api.schemas.queues import DeadLetterList, PurgeView, QueueList, QueueView, RequeueView, queue_view
 from penstock.api.services import Api, Services
-from penstock.errors import JobGone, UnknownJob, UnknownQueue
+from penstock.errors import JobGone, ObjectStoreUnavailable, UnknownJob, UnknownQueue
 from penstock.jobs import JobKey, QueueMode
-from penstock.storage.journal import journal
+from penstock.storage.journal import journal, queue_modes
 from penstock.storage.redis import queues
 
 #: Jobs of one purge or requeue. The response says if more remain.
@@ -109,7 +109,12 @@ async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> Requeue
 
 
 async def _set_mode(api: Services, name: str, mode: QueueMode) -> QueueView:
-    await api.jobs.run(queues.set_mode(name, mode))
+    """Set a queue's mode; `ObjectStoreUnavailable` where it could not be stored."""
+    try:
+        await api.journal.run(queue_modes.set_mode(name, mode))
+    except ObjectStoreUnavailable as error:
+        stored = "the mode of the queue is not stored yet, and a loss of Redis would undo the change: repeat it"
+        raise ObjectStoreUnavailable(f"{error.detail}; {stored}", retry_after_s=2) from error
     return await _view(api, name)
 
 

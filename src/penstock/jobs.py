@@ -449,6 +449,10 @@ class Claim:
     part: Part | None = None
     #: Parts that the job was split into before; 0 = it never was.
     parts: int = 0
+    #: True if the job has manifests in the object store.
+    durable: bool = False
+    #: True if Redis has started anew since the jobs were compared with the object store: the job may have ended before.
+    may_be_old: bool = False
 
     @property
     def log_ids(self) -> dict[str, str]:

@@ -182,6 +182,22 @@ def adopt(key: JobKey) -> Flow[Job | None]:
     return None if stored is None else (yield from _redis(records.commit(key, stored.text)))
 
 
+def catch_up(key: JobKey) -> Flow[bool]:
+    """Bring the record of a live job up to date with the object store, where Redis may have older data.
+
+    False where the object store does not have the job, because it was purged: `usage_ledger.fold_all` takes it out.
+    """
+    stored = yield from _objects(lambda objects: manifests.stored_names(objects, key))
+    with suppress(JobGone, UnknownJob):  # a keeper has taken it out meanwhile
+        if stored.outcome:
+            yield from adopt(key)
+        elif stored.request and stored.cancel:
+            delete = yield from _objects(lambda objects: manifests.read_cancel(objects, key))
+            if delete is not None:
+                yield from _finish_stop(key, (yield from _redis(records.cancel(key, delete=delete))))
+    return stored.request or stored.outcome
+
+
 def revive(key: JobKey) -> Flow[bool]:
     """Create a job in Redis again from its manifest and outcome; False without a manifest. Keep an existing record."""
     manifest = yield from _objects(lambda objects: manifests.read_manifest(objects, key))

@@ -102,6 +102,21 @@ def ended_prefix(object_key: str) -> str | None:
     return found["prefix"] if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class StoredNames:
+    """The manifests of a job that the object store has."""
+
+    request: bool
+    cancel: bool
+    outcome: bool
+
+
+def stored_names(objects: ObjectStore, key: JobKey) -> StoredNames:
+    """Return the manifests of a job that the object store has, by one listing."""
+    names = {info.key for info in objects.list(key.prefix)}
+    return StoredNames(_request(key) in names, _cancel(key) in names, _outcome(key) in names)
+
+
 def put_of(manifest: Manifest) -> Put:
     """Return the put of a job's manifest; `ObjectExists` where one is stored."""
     key = _request(manifest.submission.key)

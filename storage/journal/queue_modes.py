@@ -1,12 +1,18 @@
-"""The modes of queues in the object store, where they outlive Redis: a paused queue stays paused after a recovery."""
+"""The modes of queues in the object store, where they outlive Redis: a paused queue stays paused after a recovery.
+
+A change of a mode is made in Redis, and is in the object store before it is answered. A server that was emptied, or
+that started anew and may have older data, gets the stored modes before its own are stored.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-from penstock.errors import ObjectNotFound
+from penstock.errors import ObjectNotFound, RedisUnavailable
 from penstock.formats import WRITES
 from penstock.jobs import QueueMode
+from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import LIMIT_BYTES
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import queues
@@ -15,29 +21,61 @@ from penstock.storage.redis.scripts import Runs
 
 #: The object with the queues that are not open.
 KEY = "queues.json"
+#: Times that the modes are stored while others change them, or while Redis starts anew.
+_TRIES = 10
+
+
+def set_mode(queue: str, mode: QueueMode) -> Flow[None]:
+    """Open, pause or drain a queue, in both stores. Safe to repeat."""
+    for _ in range(_TRIES):
+        yield from restore()
+        yield queues.set_mode(queue, mode)
+        if (yield from _store()):
+            return
+    raise RedisUnavailable("the job store is starting, or others change the modes of queues", retry_after_s=2)
+
+
+def restore() -> Flow[None]:
+    """Give the queues of a server that started anew or was emptied their stored modes, once in its run."""
+    if (yield queues.modes()) is None:
+        yield queues.restore_modes((yield _read))
 
 
 def store_modes(store: Runs, objects: ObjectStore) -> bool:
-    """Store the modes that Redis has, unless it was emptied and not recovered; return True where they changed."""
+    """Store the modes that Redis has, unless it has not got the stored ones yet; return True where they changed.
+
+    Stores those that an older release has set, or an API process that died before it stored them.
+    """
     modes = store.run(queues.modes())
     if modes is None or modes == read_modes(objects):
         return False
-    body = {"version": WRITES, "modes": modes}
-    objects.put_bytes(KEY, dump(body).encode(), content_type="application/json")
+    Journal(store, objects).run(_store())
     return True
 
 
 def read_modes(objects: ObjectStore) -> dict[str, str]:
     """Return the stored modes of the queues that are not open."""
+    return _read(objects) or {}
+
+
+def _store() -> Flow[bool]:
+    """Store the modes that Redis has; False where it has others now, or has started anew."""
+    modes: dict[str, str] | None = yield queues.modes()
+    if modes is None:
+        return False
+    put = _dumped(modes)
+    yield lambda objects: objects.put_bytes(KEY, put, content_type="application/json")
+    return bool((yield queues.modes()) == modes)
+
+
+def _dumped(modes: Mapping[str, str]) -> bytes:
+    return dump({"version": WRITES, "modes": modes}).encode()
+
+
+def _read(objects: ObjectStore) -> dict[str, str] | None:
+    """Return the stored modes; None where none were ever stored."""
     try:
         found: dict[str, str] = json.loads(objects.get_bytes(KEY, limit_bytes=LIMIT_BYTES))["modes"]
     except ObjectNotFound:
-        return {}
+        return None
     return found
-
-
-def restore_modes(store: Runs, objects: ObjectStore) -> None:
-    """Give the queues of an emptied Redis their stored modes. A mode that this release does not know is left out."""
-    for queue, mode in read_modes(objects).items():
-        if mode in set(QueueMode):
-            store.run(queues.set_mode(queue, QueueMode(mode)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from typing import Any
@@ -96,8 +97,16 @@ def set_mode(queue: str, mode: QueueMode) -> Command[str]:
 
 
 def modes() -> Command[dict[str, str] | None]:
-    """Return the modes of the queues that are not open; None while an emptied Redis is not recovered."""
+    """Return the modes of the queues that are not open; None before `restore_modes` in this run of the server."""
     return query("queue_modes", lambda reply: None if reply == 0 else fields(reply))
+
+
+def restore_modes(stored: Mapping[str, str] | None) -> Command[bool]:
+    """Give the queues their stored modes, once in a run of the server, and open all others; False after the first time.
+
+    `stored` has the queues that are not open. With None the queues keep the modes that they have.
+    """
+    return Command("note", {"op": "restore_modes", "modes": stored}, bool)
 
 
 def waiting(queue: str, tenant: str, limit: int, *, model: str | None = None) -> Command[tuple[JobKey, ...]]:

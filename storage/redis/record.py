@@ -321,4 +321,6 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
         last_chance=row["last_chance"],
         fetch_hosts=tuple(row["fetch_hosts"].split()),
         more=row["more"],
+        durable=row["durable"],
+        may_be_old=row["may_be_old"],
     )

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
-from penstock.errors import InvalidInput
-from penstock.jobs import State
+from penstock.errors import InvalidInput, ObjectStoreUnavailable
+from penstock.jobs import QueueMode, State
+from penstock.storage.journal.queue_modes import read_modes
+from penstock.storage.objects.base import ObjectInfo
+from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import catalogues, queues, records
 from penstock.storage.redis.records import Outcome
 from tests.support.service import ECHO, Service, assert_problem
+
+
+class Away(LocalStore):
+    """An object store that stores nothing."""
+
+    def put_bytes(self, *_: Any, **__: Any) -> ObjectInfo:
+        raise ObjectStoreUnavailable
+
 
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 QUEUE = "/v1/queues/default"
@@ -60,6 +72,19 @@ class TestControl:
         assert not await is_claimable(service)
         assert (await service.http.post(f"{QUEUE}/resume")).json()["mode"] == "open"
         assert await is_claimable(service)
+
+    async def test_a_mode_is_in_the_object_store_when_it_is_answered(self, service: Service) -> None:
+        await service.http.post(f"{QUEUE}/pause")
+        assert read_modes(service.objects) == {"default": "paused"}
+        await service.http.post(f"{QUEUE}/resume")
+        assert read_modes(service.objects) == {}
+
+    async def test_a_mode_that_cannot_be_stored_is_said_to_be_not(self, service: Service) -> None:
+        service.swap(objects=Away(service.settings.data / "objects"))
+        problem = assert_problem(await service.http.post(f"{QUEUE}/pause"), 503, "object_store_unavailable")
+        assert "not stored" in problem["detail"]
+        assert not await is_claimable(service)
+        await service.jobs.run(queues.set_mode("default", QueueMode.OPEN))
 
     async def test_a_draining_queue_gives_and_accepts_nothing(self, service: Service) -> None:
         await service.submit()

@@ -12,13 +12,17 @@ import pytest
 from redis import Redis
 
 from penstock.errors import JobGone
-from penstock.jobs import Claim, Job, JobKey, State, Submission
+from penstock.jobs import Claim, Job, JobKey, QueueMode, State, Submission
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.manifests import put_cancel
+from penstock.storage.journal.queue_modes import read_modes, set_mode, store_modes
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import records
+from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
+from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover_if_lost
+from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess, start_valkey
 
@@ -52,6 +56,32 @@ class Site:
     def recover(self) -> None:
         recover_if_lost(self.journal.store, self.journal.objects)
 
+    def copy_log(self) -> Path:
+        """Copy the server's log and return the copy."""
+        return Path(shutil.copytree(self._log, self.valkey.folder / "copy"))
+
+    def put_back(self, copy: Path) -> None:
+        """Start the server anew with a copy of its log."""
+        self.valkey.stop()
+        shutil.rmtree(self._log)
+        shutil.copytree(copy, self._log)
+        self.valkey.restart()
+
+    @property
+    def _log(self) -> Path:
+        return self.valkey.folder / "appendonlydir"
+
+    def modes(self, *names: str) -> list[QueueMode]:
+        return [self.journal.store.run(queues.queue_stats(name)).mode for name in names]
+
+
+@pytest.fixture
+def bench(site: Site, tmp_path: Path) -> Iterator[Bench]:
+    """Return a worker on both stores, which a keeper has compared."""
+    site.recover()
+    with open_bench(site.valkey.url, tmp_path) as bench:
+        yield bench
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -62,13 +92,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
     server.stop()
 
 
-def test_what_a_copy_of_its_log_lacks_is_restored(site: Site, tmp_path: Path) -> None:
+def test_what_a_copy_of_its_log_lacks_is_restored(site: Site) -> None:
     site.recover()
     for name in ("before", "ended since"):
         site.submit(name)
     first = site.claim()
     site.complete(first)
-    shutil.copytree(site.valkey.folder / "appendonlydir", tmp_path / "copy")
+    copy = site.copy_log()
     site.complete(site.claim())
     for name in ("canceled since", "live since", "deleted since"):
         site.submit(name)
@@ -76,10 +106,7 @@ def test_what_a_copy_of_its_log_lacks_is_restored(site: Site, tmp_path: Path) ->
         site.journal.run(journal.cancel(JobKey("default", name)))
     site.journal.objects.delete_prefix(JobKey("default", "deleted since").prefix)
 
-    site.valkey.stop()
-    shutil.rmtree(site.valkey.folder / "appendonlydir")
-    shutil.copytree(tmp_path / "copy", site.valkey.folder / "appendonlydir")
-    site.valkey.restart()
+    site.put_back(copy)
     assert site.states("before", "ended since") == [State.SUCCEEDED, State.QUEUED]
     site.recover()
 
@@ -132,3 +159,83 @@ def test_a_purged_job_stays_away(site: Site) -> None:
     site.recover()
     with pytest.raises(JobGone):
         site.journal.store.run(records.read(key))
+
+
+def test_before_the_comparison_no_job_runs_that_has_ended_or_was_deleted(site: Site, bench: Bench) -> None:
+    ended, deleted, canceled = (
+        bench.submit(name, {"text": bench.upload("hi")}) for name in ("ended", "deleted", "canceled")
+    )
+    copy = site.copy_log()
+    assert bench.slots.work("default") == 3
+    purge(bench.store, bench.objects, [deleted])
+    before = bench.store.run(records.read(ended))
+    bench.objects.delete(f"{canceled.prefix}outcome.json")  # an attempt that had not ended when its end was requested
+    put_cancel(bench.objects, canceled, delete=False)
+
+    site.put_back(copy)
+    assert site.states("ended", "deleted", "canceled") == [State.QUEUED] * 3
+    bench.gate.entered.clear()
+    assert bench.slots.work("default") == 3
+    assert not bench.gate.entered.is_set()  # nothing was computed
+    after = bench.store.run(records.read(ended))
+    assert (after.state, after.artifacts) == (State.SUCCEEDED, before.artifacts)
+    assert bench.artifacts(ended) == [artifact.key for artifact in before.artifacts]
+    assert bench.store.run(records.read(canceled)).state is State.CANCELED
+    with pytest.raises(JobGone):
+        bench.store.run(records.read(deleted))
+    assert bench.keys(deleted.prefix) == []
+
+
+@pytest.mark.parametrize("durability", ["manifest", "redis"])
+def test_after_a_restart_that_lost_nothing_jobs_run_before_the_comparison(
+    site: Site, tmp_path: Path, durability: str
+) -> None:
+    site.recover()
+    with open_bench(site.valkey.url, tmp_path, durability=durability) as bench:
+        bench.submit("live", {"text": bench.upload("hi")})
+        site.valkey.restart()
+        assert not bench.store.run(records.witness()).compared
+        assert bench.slots.work("default") == 1
+        assert site.states("live") == [State.SUCCEEDED]
+
+
+def test_queues_get_the_modes_that_a_copy_of_the_log_lacks(site: Site) -> None:
+    site.recover()
+    for name, mode in (("resumed", QueueMode.PAUSED), ("paused", QueueMode.OPEN), ("same", QueueMode.DRAINING)):
+        site.journal.run(set_mode(name, mode))
+    copy = site.copy_log()
+    site.journal.run(set_mode("resumed", QueueMode.OPEN))
+    site.journal.run(set_mode("paused", QueueMode.PAUSED))
+
+    site.put_back(copy)
+    assert site.modes("resumed", "paused") == [QueueMode.PAUSED, QueueMode.OPEN]
+    assert not store_modes(site.journal.store, site.journal.objects)
+    assert read_modes(site.journal.objects) == {"paused": "paused", "same": "draining"}
+    site.recover()
+    assert site.modes("resumed", "paused", "same") == [QueueMode.OPEN, QueueMode.PAUSED, QueueMode.DRAINING]
+    assert not store_modes(site.journal.store, site.journal.objects)
+
+
+def test_a_change_of_a_mode_before_the_comparison_keeps_the_stored_modes(site: Site) -> None:
+    site.recover()
+    copy = site.copy_log()
+    site.journal.run(set_mode("paused", QueueMode.PAUSED))
+    site.put_back(copy)
+    site.journal.run(set_mode("other", QueueMode.DRAINING))
+    assert read_modes(site.journal.objects) == {"paused": "paused", "other": "draining"}
+    site.recover()
+    assert site.modes("paused", "other") == [QueueMode.PAUSED, QueueMode.DRAINING]
+
+
+def test_before_the_comparison_no_job_of_a_queue_runs_that_was_paused(site: Site, bench: Bench) -> None:
+    bench.submit("waits", {"text": bench.upload("hi")})
+    copy = site.copy_log()
+    site.journal.run(set_mode("default", QueueMode.PAUSED))
+    site.put_back(copy)
+    bench.slots.work("default")
+    assert not bench.gate.entered.is_set()
+    job = bench.store.run(records.read(JobKey("default", "waits")))
+    assert (job.state, site.modes("default")) == (State.QUEUED, [QueueMode.PAUSED])
+    site.journal.run(set_mode("default", QueueMode.OPEN))
+    assert bench.slots.work("default") == 1
+    assert site.states("waits") == [State.SUCCEEDED]

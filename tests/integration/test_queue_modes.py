@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from penstock.jobs import Claim, JobKey, QueueMode, Submission
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
-from penstock.storage.journal.queue_modes import read_modes, store_modes
+from penstock.storage.journal.queue_modes import read_modes, set_mode, store_modes
+from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import JobStore, QueueLimits
@@ -43,9 +45,8 @@ def claim(desk: Journal, n: int = 1) -> list[Claim]:
 
 def test_a_paused_queue_stays_paused_where_only_the_object_store_was_saved(desk: Journal) -> None:
     waiting = submit(desk, "waiting")
-    desk.store.run(queues.set_mode("q", QueueMode.PAUSED))
-    desk.store.run(queues.set_mode("other", QueueMode.DRAINING))
-    assert store_modes(desk.store, desk.objects)
+    desk.run(set_mode("q", QueueMode.PAUSED))
+    desk.run(set_mode("other", QueueMode.DRAINING))
     assert not store_modes(desk.store, desk.objects)
     assert isinstance(desk.store, JobStore)
     desk.store.client.flushall()
@@ -54,7 +55,43 @@ def test_a_paused_queue_stays_paused_where_only_the_object_store_was_saved(desk:
     assert claim(desk) == []
     modes = {name: desk.store.run(queues.queue_stats(name)).mode for name in ("q", "other")}
     assert modes == {"q": QueueMode.PAUSED, "other": QueueMode.DRAINING}
-    desk.store.run(queues.set_mode("q", QueueMode.OPEN))
-    assert store_modes(desk.store, desk.objects)
+    desk.run(set_mode("q", QueueMode.OPEN))
     assert [each.key for each in claim(desk)] == [waiting]
     assert read_modes(desk.objects) == {"other": "draining"}
+
+
+def test_a_mode_that_an_older_release_has_set_is_stored_by_the_keeper(desk: Journal) -> None:
+    desk.store.run(queues.set_mode("q", QueueMode.PAUSED))
+    assert store_modes(desk.store, desk.objects)
+    assert read_modes(desk.objects) == {"q": "paused"}
+
+
+def test_a_server_keeps_its_modes_where_none_were_ever_stored(store: JobStore, tmp_path: Path) -> None:
+    store.run(queues.set_mode("q", QueueMode.PAUSED))
+    objects = LocalStore(tmp_path / "objects")
+    recover_if_lost(store, objects)
+    assert store_modes(store, objects)
+    assert read_modes(objects) == {"q": "paused"}
+
+
+class Overtaken(LocalStore):
+    """A store with which another process changes a mode during the first put."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
+        if (act := self.meanwhile) is not None:
+            self.meanwhile = None
+            act()
+        return super().put_bytes(key, data, content_type=content_type, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("loss", [False, True], ids=["another change", "a loss of Redis"])
+def test_what_happens_while_modes_are_stored_is_stored_too(store: JobStore, tmp_path: Path, loss: bool) -> None:
+    objects = Overtaken(tmp_path / "objects")
+    desk = Journal(store, objects)
+    desk.run(set_mode("earlier", QueueMode.PAUSED))
+    objects.meanwhile = store.client.flushall if loss else lambda: store.run(queues.set_mode("b", QueueMode.DRAINING))
+    desk.run(set_mode("a", QueueMode.PAUSED))
+    others = {} if loss else {"b": "draining"}
+    assert read_modes(objects) == store.run(queues.modes()) == {"earlier": "paused", "a": "paused", **others}

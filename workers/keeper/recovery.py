@@ -14,11 +14,10 @@ import structlog
 from penstock.batches import BatchKey
 from penstock.errors import JobGone, PenstockError, RecordTooNew
 from penstock.jobs import JobKey
-from penstock.storage.journal import answered, batch_journal, batch_manifests, journal, usage_ledger
+from penstock.storage.journal import answered, batch_journal, batch_manifests, journal, queue_modes, usage_ledger
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
 from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
-from penstock.storage.journal.queue_modes import restore_modes
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis import records, usage
 from penstock.storage.redis.deliveries import announce_again
@@ -56,10 +55,10 @@ def recover_if_lost(store: records.Runs, objects: ObjectStore) -> None:
     A server may have older data when it has started anew, from a copy of its log or as a promoted replica.
     """
     seen = store.run(records.witness())
+    Journal(store, objects).run(queue_modes.restore())  # before there is a job to claim
     if not seen.alive:
         who = uuid.uuid4().hex
         store.run(records.recovering(who, begin=True))
-        restore_modes(store, objects)  # before there is a job to claim
         found = recover(store, objects)
         ended = store.run(records.recovering(who, begin=False))
         log.info("jobs.recovered", found=found, ended=ended)

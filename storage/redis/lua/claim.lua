@@ -1,7 +1,8 @@
 #!lua
 -- queue slot nonce n lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
 -- listens {queue...} listen_us fetches_none(bool) full_tenants {tenant...} full_hosts {host...}
--- -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be sent for them. A slot that gets
+-- -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be sent for them. `may_be_old`: as
+-- the function of this name. A slot that gets
 -- no job listens for jobs of `listens`, if any, for `listen_us`.
 -- A claim leases jobs of one model, round robin over its tenants. A job that has crashed before is claimed alone. A job
 -- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
@@ -80,7 +81,8 @@ local function take(tenant, id)
   local parts = (job.parts or '') ~= '' and not parts_live(job) and tonumber(job.parts) or 0
   return { submission = (parent or job).submission, part = part, parts = parts, attempt = tonumber(job.attempt),
     crashes = tonumber(job.crashes), fetch_hosts = job.fetch_hosts or '',
-    last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease) }
+    last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease),
+    durable = (parent or job).durable == '1' }
 end
 
 -- Jobs of a lane that a claim looks at, and rows of the lane that it reads in search of them.
@@ -226,7 +228,8 @@ else
     redis.call('PEXPIREAT', qkey(each, 'listening'), int((now + args.listen_us) / 1000 + 60000))
   end
 end
-for _, claim in ipairs(claims) do claim.more = more end
+local old = #claims > 0 and may_be_old()
+for _, claim in ipairs(claims) do claim.more, claim.may_be_old = more, old end
 local reply = json_list(claims)
 if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end
 return reply

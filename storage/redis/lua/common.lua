@@ -89,6 +89,7 @@
 -- penstock:claim:SLOT:NONCE            string  a claim's reply, for a client that lost it, expires
 --
 -- penstock:run:reads                   string  "RUN FORMAT": the newest format that could be read in that comparison
+-- penstock:run:modes                   string  run of the server in which the queues last got their stored modes
 --
 -- Other releases run their own scripts on the same keys. Rules for every script: a field that it does not know stays as it
 -- is; a job in a state that it does not know, or of a format above READS, stays where it is, in every index; a job of a
@@ -180,6 +181,13 @@ end
 
 -- Return the id of the server's run: each start of a server has its own, that of a replica too.
 local function run_id() return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') end
+
+-- Return true where a keeper has compared the jobs with the object store in another run of the server, and in this one not
+-- yet: the records may be older than what the object store has.
+local function may_be_old()
+  local run = redis.call('GET', P .. 'run')
+  return run ~= false and run ~= run_id()
+end
 
 -- Return the number of slots of the queue's living workers, which is looked up once in a script.
 local SLOTS = {}

@@ -74,6 +74,26 @@ function ops.queue_mode()
   return 'ok'
 end
 
+-- modes(optional) {Q: mode} -> 1 | 0 where the queues have got them in this run of the server. The stored modes of all queues
+-- that are not open. Without `modes`, none are stored, and the queues keep theirs. Leaves a mode that is not known here.
+function ops.restore_modes()
+  local run = run_id()
+  if redis.call('GET', P .. 'run:modes') == run then return 0 end
+  if args.modes then
+    for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
+      if not args.modes[queue] then redis.call('DEL', qkey(queue, 'mode')) end
+    end
+    for queue, mode in pairs(args.modes) do
+      if mode == 'paused' or mode == 'draining' then
+        redis.call('SET', qkey(queue, 'mode'), mode)
+        redis.call('SADD', P .. 'queues', queue)
+      end
+    end
+  end
+  redis.call('SET', P .. 'run:modes', run)
+  return 1
+end
+
 -- queue worker -> ok. The worker claims nothing more.
 function ops.leave()
   redis.call('ZREM', qkey(args.queue, 'seen'), args.worker)

@@ -35,9 +35,9 @@ function ops.stale()
   return found
 end
 
--- -> {queue, mode, ...} of the queues that are not open | 0 while an emptied Redis is not recovered
+-- -> {queue, mode, ...} of the queues that are not open | 0 where they have not got their stored modes in this run
 function ops.queue_modes()
-  if ops.alive() == 0 then return 0 end
+  if redis.call('GET', P .. 'run:modes') ~= run_id() then return 0 end
   local found = {}
   for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
     local mode = redis.call('GET', qkey(queue, 'mode'))
