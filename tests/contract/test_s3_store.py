@@ -176,6 +176,7 @@ class TestTrouble:
             store.head("key")
         assert time.monotonic() - began < 10
 
+    @pytest.mark.breadth(every=3)
     @pytest.mark.parametrize(
         "said",
         [

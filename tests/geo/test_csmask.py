@@ -114,6 +114,7 @@ def test_betsiboka_has_the_shares_of_the_published_network_run_on_the_whole_imag
     assert data["radiometry"]["source"] == "file"
 
 
+@pytest.mark.breadth
 @needs_data
 def test_betsibokas_tiles_equal_the_whole_image_with_96_px_of_halo_and_do_not_with_80(
     network: Network, whole: tuple[Folder, Any], tmp_path: Path

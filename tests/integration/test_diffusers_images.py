@@ -29,7 +29,7 @@ from tests.support.hub import finish, finish_states
 
 #: Warnings of numpy 2 about the library's older schedulers.
 NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-pytestmark = NUMPY
+pytestmark = [pytest.mark.library, NUMPY]
 
 ASKED, REFUSED = "a cat and a hat", "and"
 WAIT_S = 240

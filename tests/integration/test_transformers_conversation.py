@@ -39,6 +39,8 @@ from tests.support.multimodal import (
     siglip_tower,
 )
 
+pytestmark = pytest.mark.library
+
 SHAPES = [(50, 120), (90, 40), (32, 32)]
 NEW = 24
 

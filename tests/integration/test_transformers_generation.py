@@ -23,6 +23,8 @@ from penstock.workers.engine.transformers.sampling import Sampling
 from tests.support.hub import STORIES, a_model, finish, load, needs_stories, tokens
 from tests.support.language import a_gpt2, a_mistral, a_prompt, generated, new, spoken
 
+pytestmark = pytest.mark.library
+
 BEGINNING = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
     "One day, she saw a big, red ball"

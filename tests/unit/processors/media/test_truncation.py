@@ -91,6 +91,7 @@ def test_what_is_whole_is_heard(kind: str) -> None:
     assert heard_s(whole(kind)) == pytest.approx(SECONDS, abs=0.1)
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("kind", DECLARING)
 @settings(deadline=None)
 @given(data=st.data())
@@ -109,6 +110,7 @@ def test_a_part_that_is_not_whole_is_refused(kind: str, data: st.DataObject) -> 
     assert is_between_parts(kind, at) or heard_s(file[:at]) is None
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize("kind", UNDECLARED)
 @settings(deadline=None)
 @given(data=st.data())
