@@ -104,7 +104,7 @@ MUTANTS = (
         "storage/redis/lua/commit.lua",
         "if job and has_ended(job) then return",
         "if job and has_ended(job) then count_usage(tenant, job.model, job.state, job.completed_us, job) return",
-        (_chaos("test_processes", "worker_kills"),),
+        (_chaos("test_redis", "bad_network"),),
     ),
     Mutant(
         "usage of restored jobs does not count",
