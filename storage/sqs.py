@@ -76,7 +76,6 @@ class _Entry(_Fields):
 
 class _Deleted(_Fields):
     successful: tuple[_Entry, ...] | None = None
-    failed: tuple[_Entry, ...] | None = None
 
 
 class _Count(_Fields):

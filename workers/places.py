@@ -174,7 +174,7 @@ class Places:
         """Note a tenant whose fetch failed or was slow."""
         with self._lock:
             fetch, now = self._fetches[_name(claim)], time.monotonic()
-            if failed or replace(fetch, in_trouble=False).is_slow(now):
+            if failed or now - (fetch.lent_s or now) >= SLOW_S:
                 others = {tenant: until for tenant, until in self._trouble.items() if until > now}
                 self._trouble = others | {fetch.tenant: now + TROUBLE_S}
 

@@ -9,7 +9,6 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Iterator
 from hashlib import sha256
@@ -24,7 +23,8 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.support.hub import STORIES, minilm, needs_stories
 from tests.support.polling import wait_for
-from tests.support.stack import Stack, free_port, running, scene
+from tests.support.stack import Stack, running, scene
+from tests.support.web_server import in_thread
 
 CONFIG = """
 models = ["models.toml"]
@@ -78,12 +78,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     """Return a web server's address and its folder."""
     folder = tmp_path_factory.mktemp("images")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", free_port()), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with in_thread(server):
         yield f"http://127.0.0.1:{server.server_port}", folder
-        server.shutdown()
-        thread.join(10)
 
 
 @pytest.fixture(scope="module")

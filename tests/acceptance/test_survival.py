@@ -14,6 +14,7 @@ import pytest
 
 from penstock.client import Job
 from tests.support.stack import Stack, running, scene
+from tests.support.web_server import in_thread
 
 pytestmark = pytest.mark.alone
 
@@ -91,12 +92,9 @@ class StallingHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def stalling_once(path: Path) -> Iterator[StallingServer]:
-    with StallingServer(path) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = StallingServer(path)
+    with in_thread(server):
         try:
             yield server
         finally:
             server.ended.set()
-            server.shutdown()
-            thread.join()

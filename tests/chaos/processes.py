@@ -52,12 +52,12 @@ class Forked:
     """
 
     _context = multiprocessing.get_context("forkserver")
+    _context.set_forkserver_preload(list(ENTRY_POINTS))
     #: Processes are started and waited for by many threads, and multiprocessing looks at all of them at each start.
     _lock = threading.Lock()
 
     def __init__(self, module: str, words: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         with self._lock:
-            self._context.set_forkserver_preload(list(ENTRY_POINTS))
             self._process = self._context.Process(target=_run, args=(module, [*words], {**environment}, log))
             self._process.start()
         assert self._process.pid is not None

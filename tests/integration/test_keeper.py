@@ -7,11 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from queue import Queue
-from typing import Any
 
 import pytest
 from standardwebhooks import Webhook as Verifier
@@ -33,42 +29,7 @@ from penstock.workers.keeper.webhooks import Deliverer
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
-
-
-class Receiver:
-    """A webhook receiver that answers what it is told to and keeps what it got."""
-
-    def __init__(self, answers: list[int]) -> None:
-        self.got: Queue[tuple[dict[str, str], bytes]] = Queue()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                self.send_response(answers.pop(0) if answers else 200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-                receiver.got.put(({k.lower(): v for k, v in self.headers.items()}, body))
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.pair = f"127.0.0.1:{self.server.server_address[1]}"
-        self.url = f"http://{self.pair}/hook"
-
-
-@contextmanager
-def receiving(answers: list[int]) -> Iterator[Receiver]:
-    receiver = Receiver(answers)
-    thread = threading.Thread(target=receiver.server.serve_forever)
-    thread.start()
-    try:
-        yield receiver
-    finally:
-        receiver.server.shutdown()
-        receiver.server.server_close()
-        thread.join()
+from tests.support.webhook_receivers import receiving
 
 
 @pytest.fixture
@@ -98,7 +59,7 @@ def make_due(bench: Bench, record: deliveries.DeliveryRecord) -> None:
 
 
 def test_the_end_of_a_job_reaches_the_receiver_signed(bench: Bench) -> None:
-    with receiving([]) as receiver:
+    with receiving() as receiver:
         key = ended_job(bench, receiver.url)
         record = deliver(bench, receiver.pair)
         headers, body = receiver.got.get(timeout=30)
@@ -110,7 +71,7 @@ def test_the_end_of_a_job_reaches_the_receiver_signed(bench: Bench) -> None:
 
 
 def test_a_refused_event_is_sent_again_byte_for_byte_under_the_same_id(bench: Bench) -> None:
-    with receiving([500, 302, 200]) as receiver:
+    with receiving(500, 302, 200) as receiver:
         key = ended_job(bench, receiver.url)
         for status, state in ((500, Delivery.PENDING), (302, Delivery.PENDING), (200, Delivery.DELIVERED)):
             record = deliver(bench, receiver.pair)
@@ -123,13 +84,13 @@ def test_a_refused_event_is_sent_again_byte_for_byte_under_the_same_id(bench: Be
 
 
 def test_a_receiver_that_is_gone_is_not_asked_again(bench: Bench) -> None:
-    with receiving([410]) as receiver:
+    with receiving(410) as receiver:
         ended_job(bench, receiver.url)
         assert deliver(bench, receiver.pair).state is Delivery.FAILED
 
 
 def test_nothing_is_sent_to_a_private_address_that_is_not_allowed(bench: Bench) -> None:
-    with receiving([]) as receiver:
+    with receiving() as receiver:
         key = ended_job(bench, receiver.url)
         record = deliver(bench)
         assert (record.state, record.log[0].note) == (Delivery.PENDING, "media_refused")

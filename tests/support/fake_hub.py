@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
+
+from tests.support.web_server import in_thread
 
 COMMIT = "d" * 40
 
@@ -57,11 +58,6 @@ class _Request(BaseHTTPRequestHandler):
 @contextmanager
 def a_hub(repository: str, files: Mapping[str, bytes]) -> Iterator[str]:
     """Serve a hub with one repository; yield its address. Each revision is the commit `COMMIT`."""
-    with _Hub(repository, files) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    server = _Hub(repository, files)
+    with in_thread(server):
+        yield f"http://127.0.0.1:{server.server_port}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.web_server import in_thread
 
 JSON = "application/x-amz-json-1.0"
 
@@ -44,11 +45,5 @@ class FakeQueue:
 def fake_queue() -> Iterator[FakeQueue]:
     """Run a server until the end of the block."""
     fake = FakeQueue()
-    thread = threading.Thread(target=fake.server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with in_thread(fake.server):
         yield fake
-    finally:
-        fake.server.shutdown()
-        fake.server.server_close()
-        thread.join()

@@ -11,6 +11,8 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.support.web_server import in_thread
+
 
 @dataclass(frozen=True)
 class SentSpan:
@@ -70,14 +72,11 @@ class OtlpSink:
 def otlp_sink() -> Iterator[OtlpSink]:
     """Run a collector."""
     sink = OtlpSink()
-    thread = threading.Thread(target=sink.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield sink
-    finally:
-        sink.answers.set()
-        sink.server.shutdown()
-        sink.server.server_close()
+    with in_thread(sink.server):
+        try:
+            yield sink
+        finally:
+            sink.answers.set()
 
 
 def _spans(body: bytes) -> Iterator[SentSpan]:

@@ -1,17 +1,31 @@
-"""A web server for tests that says exactly what it is told, byte by byte, and counts who came."""
+"""Web servers for tests: one that says exactly what it is told, byte by byte, and a thread for those of the library."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
 #: Gets the connection after the request was read; what it returns is sent. It may also send by itself.
 Handler = Callable[[socket.socket], bytes | None]
+
+
+@contextmanager
+def in_thread(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Serve in a thread of its own until the end of the block, and close the server."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def reply(status: int, body: bytes = b"", **headers: str) -> bytes:

@@ -14,6 +14,7 @@ from penstock.storage.journal.endpoints import Endpoint, EndpointKey
 from penstock.storage.journal.journal import Journal
 from penstock.storage.redis import deliveries
 from penstock.storage.redis.records import JobStore
+from tests.support.web_server import in_thread
 
 ENDPOINT = EndpointKey("default", "01999999-0000-7000-8000-000000000001")
 
@@ -85,12 +86,8 @@ class Receiver:
 def receiving(*statuses: int, **options: Any) -> Iterator[Receiver]:
     """Run a receiver."""
     receiver = Receiver(*statuses, **options)
-    thread = threading.Thread(target=receiver.server.serve_forever)
-    thread.start()
-    try:
-        yield receiver
-    finally:
-        receiver.opened.set()
-        receiver.server.shutdown()
-        receiver.server.server_close()
-        thread.join()
+    with in_thread(receiver.server):
+        try:
+            yield receiver
+        finally:
+            receiver.opened.set()
