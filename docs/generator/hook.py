@@ -21,15 +21,6 @@ from docs.generator.repository import PAGES, relinked  # noqa: E402
 log = get_plugin_logger("generator")
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add every decision to the navigation."""
-    notes = sorted(f"decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("0*.md"))
-    for section in config.nav or ():
-        if isinstance(section, dict) and "Project" in section:
-            section["Project"].append({"Decisions": ["decisions/README.md", *notes]})
-    return config
-
-
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the figures, and the pages from the top of the repository."""
     for name, figure in FIGURES.items():

@@ -59,4 +59,5 @@ def _source(page: str) -> str:
 
 
 def _is_on_the_site(file: str, root: Path) -> bool:
-    return file.startswith("docs/") and (root / file).is_file() and not file.endswith(".py")
+    outside = file.startswith("docs/decisions/") or file.endswith(".py")
+    return file.startswith("docs/") and not outside and (root / file).is_file()

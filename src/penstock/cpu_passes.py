@@ -1,4 +1,4 @@
-"""Passes on a CPU: variables of OpenMP and torch, which read them when torch is imported (decisions 103, 109, 110)."""
+"""Passes on a CPU: variables of OpenMP and torch, which read them when torch is imported (decision 112)."""
 
 from __future__ import annotations
 

@@ -219,6 +219,16 @@ def test_the_search_knows_the_pages(site: Site) -> None:
     assert set(site.pages) - {"404.html"} <= found
 
 
+def test_the_page_of_supported_models_begins_with_a_search(site: Site) -> None:
+    html = (site.folder / "reference" / "what-runs.html").read_text()
+    assert 0 < html.index('class="table-filter"') < html.index("<table>")
+    assert any(link.endswith("filter.js") for link in site.page("reference/what-runs.html").loads)
+
+
+def test_decisions_are_no_pages_of_the_site(site: Site) -> None:
+    assert not (site.folder / "decisions").exists()
+
+
 def test_dead_links_dead_anchors_and_pages_outside_of_the_navigation_fail_the_build(tmp_path: Path) -> None:
     told = _build_of(tmp_path, {"index.md": "[nothing](none.md) [no place](index.md#none)", "lost.md": "# Lost"})
     assert "docs/index.md links to none.md, which does not exist" in told
@@ -236,7 +246,8 @@ def _build_of(folder: Path, pages: Mapping[str, str]) -> str:
     for name, text in pages.items():
         (folder / "docs" / name).write_text(text)
     hook = ROOT / "docs" / "generator" / "hook.py"
-    config = f"INHERIT: {ROOT}/mkdocs.yml\nhooks: [{hook}]\nplugins: []\nextra_css: []\nnav: [index.md]\n"
+    empty = "plugins: []\nextra_css: []\nextra_javascript: []\n"
+    config = f"INHERIT: {ROOT}/mkdocs.yml\nhooks: [{hook}]\n{empty}nav: [index.md]\n"
     (folder / "mkdocs.yml").write_text(config)
     done = build(folder / "mkdocs.yml", folder / "site")
     assert done.returncode == 1

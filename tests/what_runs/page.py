@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from penstock.workers.engine.transformers.tasks import UNFIT, Task
@@ -12,10 +13,32 @@ from penstock.workers.engine.transformers.tried import ALONE, BATCHED, EQUAL, FI
 from tests.support.image_text_kinds import KINDS
 from tests.support.image_text_table import OWN
 from tests.support.pair_table import TABLE
-from tests.support.pipeline_table import table as pipelines
+from tests.support.pipeline_table import rows as pipelines
 
 TEMPLATE = Path(__file__).with_name("page.md.template")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "what-runs.md"
+
+#: Data of each task and its how-to page.
+_TASKS: Mapping[Task, tuple[str, str]] = {
+    Task.IMAGE_CLASSIFICATION: ("image to classes", "serve-a-model.md"),
+    Task.SEMANTIC_SEGMENTATION: ("image to classes of pixels", "serve-a-model.md"),
+    Task.INSTANCE_SEGMENTATION: ("image to masks", "pictures.md"),
+    Task.OBJECT_DETECTION: ("image to boxes", "pictures.md"),
+    Task.DEPTH_ESTIMATION: ("image to depth", "pictures.md"),
+    Task.ZERO_SHOT_CLASSIFICATION: ("image and words to classes", "pictures.md"),
+    Task.ZERO_SHOT_OBJECT_DETECTION: ("image and words to boxes", "pictures.md#objects-by-words"),
+    Task.MASK_GENERATION: ("image and points to masks", "pictures.md#objects-by-points-and-boxes"),
+    Task.IMAGE_EMBEDDING: ("image to vector", "serve-a-model.md"),
+    Task.IMAGE_TEXT_TO_TEXT: ("chat with images", "chat-with-pictures.md"),
+    Task.TEXT_CLASSIFICATION: ("text to classes", "rank-and-classify-texts.md"),
+    Task.TEXT_EMBEDDING: ("text to vector", "serve-a-model.md"),
+    Task.TEXT_GENERATION: ("text", "serve-a-model.md"),
+    Task.TEXT_IMAGE_EMBEDDING: ("text or image to vector", "rank-and-classify-texts.md#texts-and-images-in-one-space"),
+    Task.SPEECH_RECOGNITION: ("recording to text", "transcribe-speech.md"),
+    Task.AUDIO_CLASSIFICATION: ("recording to classes", "transcribe-speech.md#classify-audio"),
+}
+#: Names of processors that differ from their task's.
+_PROCESSORS: Mapping[Task, str] = {Task.SEMANTIC_SEGMENTATION: "image-segmentation"}
 
 
 def page() -> str:
@@ -29,105 +52,76 @@ def versions() -> str:
     return ", ".join(f"{name} {version}" for name, version in with_.items())
 
 
+def _types() -> str:
+    """Return the rows of all types that transformers knows: the served ones by task, then the refused ones."""
+    return "\n".join([*_served(), *_refused()])
+
+
+def _served() -> Iterator[str]:
+    for task in Task:
+        by_words = defaultdict(list)
+        for kind, ways in _found(task).items():
+            if not isinstance(ways, str):
+                by_words[_tested(task, kind, ways)].append(kind)
+        for tested, kinds in sorted(by_words.items()):
+            yield _row(task, kinds, "directory (`transformers`)", tested)
+
+
+def _refused() -> Iterator[str]:
+    for task in Task:
+        by_reason = defaultdict(list)
+        for kind, ways in _found(task).items():
+            if isinstance(ways, str):
+                by_reason[ways].append(kind)
+        for reason, kinds in sorted(by_reason.items()):
+            yield _row(task, kinds, "refused", reason)
+
+
 def _found(task: Task) -> Mapping[str, Sequence[str] | str]:
     """Return the outcomes of a task, with the types that do not fit it."""
     return {**outcomes().get(task, {}), **UNFIT.get(task, {})}
 
 
-def _names(kinds: Sequence[str]) -> str:
-    return ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "none"
+def _row(task: Task, kinds: Sequence[str], form: str, tested: str) -> str:
+    data, how = _TASKS[task]
+    names = ", ".join(f"`{kind}`" for kind in sorted(kinds))
+    return f"| {names} | [`{_PROCESSORS.get(task, task)}`](../howto/{how}) | {data} | {form} | {tested} |"
 
 
-def _texts(task: Task) -> str:
-    """Return the types of texts: those that share batches, those that run one by one, and those that are refused."""
-    found = _found(task)
-    batched = [kind for kind, ways in found.items() if not isinstance(ways, str) and BATCHED in ways]
-    alone = [kind for kind, ways in found.items() if not isinstance(ways, str) and ways == [ALONE]]
-    return "\n\n".join(
-        [
-            f"In batches ({len(batched)}): {_names(batched)}.",
-            f"One text at a time, as padding would change their answers ({len(alone)}): {_names(alone)}.",
-            _refused([task]),
-        ]
-    )
-
-
-def _images() -> str:
-    """Return the types of networks of images and sounds by task, and those that are refused."""
-    rows = ["| task | types |", "| --- | --- |"]
-    tasks = [task for task in Task if task not in _OWN_PARTS]
-    for task in tasks:
-        for ways, kinds in _by_ways(_found(task)).items():
-            rows.append(f"| `{task}`{_qualified(task, ways)} | {_names(kinds)} |")
-    return "\n".join([*rows, "", _refused(tasks, named=True)])
-
-
-def _qualified(task: Task, ways: Sequence[str]) -> str:
+def _tested(task: Task, kind: str, ways: Sequence[str]) -> str:
+    """Return the conditions under which a type gave the library's numbers."""
+    if task is Task.IMAGE_TEXT_TO_TEXT:
+        return _chats(kind)
     if task is Task.IMAGE_EMBEDDING:
-        return f", `pooling` {' or '.join(ways)}"
+        return f"`pooling` {' or '.join(ways)}"
     if task is Task.TEXT_IMAGE_EMBEDDING:
-        return ", a tower for texts and one for images" if EQUAL in ways else ", chat models"
-    return ""
+        return "a tower for texts and one for images" if EQUAL in ways else "chat models"
+    if task in (Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING):
+        return "in batches" if BATCHED in ways else "one text at a time" if ways == [ALONE] else ", ".join(ways)
+    return "alone and in turns with other prompts" if task is Task.TEXT_GENERATION else "tiny networks"
 
 
-def _by_ways(found: Mapping[str, Sequence[str] | str]) -> Mapping[tuple[str, ...], list[str]]:
-    made: dict[tuple[str, ...], list[str]] = {}
-    for kind, ways in found.items():
-        if not isinstance(ways, str):
-            made.setdefault(tuple(ways), []).append(kind)
-    return dict(sorted(made.items()))
-
-
-def _refused(tasks: Sequence[Task], *, named: bool = False) -> str:
-    rows = [
-        f"| `{kind}` |{f' `{task}` |' if named else ''} {reason} |"
-        for task in tasks
-        for kind, reason in sorted(_found(task).items())
-        if isinstance(reason, str)
-    ]
-    head = (
-        ["| refused | task | reason |", "| --- | --- | --- |"] if named else ["| refused | reason |", "| --- | --- |"]
-    )
-    return "\n".join([*head, *rows]) if rows else "None is refused."
-
-
-def _image_text() -> str:
-    rows = ["| `model_type` | runs | tested with |", "| --- | --- | --- |"]
-    for kind, ways in sorted(_found(Task.IMAGE_TEXT_TO_TEXT).items()):
-        if isinstance(ways, str):
-            rows.append(f"| `{kind}` | refused | {ways} |")
-        elif kind in OWN:
-            rows.append(f"| `{kind}` | yes, by a family of its own | several images, text |")
-        else:
-            made = KINDS[kind]
-            images = "one image" if made.most == 1 else "one image, two images"
-            needs = f", with the package `{made.package}`" if made.package else ""
-            rows.append(f"| `{kind}` | yes{needs} | {'text, ' if made.text_only else ''}{images} |")
-    return "\n".join(rows)
-
-
-def _language() -> str:
-    found = _found(Task.TEXT_GENERATION)
-    equal = [kind for kind, ways in found.items() if not isinstance(ways, str)]
-    return f"Equal ({len(equal)}): {_names(equal)}.\n\n{_refused([Task.TEXT_GENERATION])}"
+def _chats(kind: str) -> str:
+    if kind in OWN:
+        return "several images, text; prepared by Penstock"
+    made = KINDS[kind]
+    images = "one image" if made.most == 1 else "one image, two images"
+    needs = f"; needs the package `{made.package}`" if made.package else ""
+    return f"{'text, ' if made.text_only else ''}{images}{needs}"
 
 
 def _pairs() -> str:
-    rows = ["| `processor` | runners |", "| --- | --- |"]
+    rows = ["| runners | processors |", "| --- | --- |"]
+    by_runners = defaultdict(list)
     for name, runners in TABLE.items():
-        rows.append(f"| `{name}` | {', '.join(f'`{runner}`' for runner in sorted(runners - {'fake'}))} |")
+        by_runners[", ".join(f"`{runner}`" for runner in sorted(runners - {"fake"}))].append(f"`{name}`")
+    rows += [f"| {runners} | {', '.join(names)} |" for runners, names in sorted(by_runners.items())]
     return "\n".join(rows)
 
 
-#: Tasks whose types have a part of their own in the page.
-_OWN_PARTS = (Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION, Task.IMAGE_TEXT_TO_TEXT)
 _PARTS: Mapping[str, Callable[[], str]] = {
-    "image-text-to-text": _image_text,
-    "images": _images,
     "pairs": _pairs,
-    "pipelines": pipelines,
-    "text-classification": lambda: _texts(Task.TEXT_CLASSIFICATION),
-    "text-embedding": lambda: _texts(Task.TEXT_EMBEDDING),
-    "text-generation": _language,
+    "pipelines": lambda: "\n".join(pipelines()),
+    "types": _types,
     "versions": versions,
 }

@@ -1,7 +1,7 @@
 """Waking of threads that wait for the engine, one after the other.
 
 A thread that wakes needs the interpreter, which the thread that woke it still has. Where a batch's answers woke all
-their jobs at once, these fights cost more processor time than the work (`docs/decisions/0088-price-of-a-prompt.md`).
+their jobs at once, these fights cost more processor time than the work (`docs/decisions/0112-performance.md`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Forward passes side by side on a CPU: the option `threads` of a model of the runner `torch`.
 
 Two threads of one pass wait for each other after each layer. Passes of one thread each wait for nobody, and a prompt's
-output does not depend on how many others are computed beside it (`docs/decisions/0105-passes-side-by-side.md`).
+output does not depend on how many others are computed beside it (`docs/decisions/0112-performance.md`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Python needs 8.9 ms to launch a ViT-B/16 on 32 pictures, and an H100 4.7 ms to compute it; meanwhile the other threads
 of the worker want the interpreter too. A pass is recorded once it has come a few times, is compared with the same pass
-without a recording, and is replayed from then on (`docs/decisions/0108-passes-on-a-gpu.md`).
+without a recording, and is replayed from then on (`docs/decisions/0112-performance.md`).
 """
 
 from __future__ import annotations

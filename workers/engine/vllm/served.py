@@ -220,7 +220,7 @@ class VllmServer:
                     self._command, "serve", *self._words(folder / "socket"), env=environment(self._start_timeout_s),
                     stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
                     # No session of its own: Linux schedules sessions as groups, and vLLM's processes yield often. On
-                    # Linux 6.18 the processes of other sessions then waited for seconds (decision 98).
+                    # Linux 6.18 the processes of other sessions then waited for seconds (decision 72).
                     process_group=0,
                 )  # fmt: skip
             serving = Serving(process, server, client, looking, stack.pop_all())
