@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-import httpx
-import httpx_sse
+import httpx2
 
 from penstock.client import async_runtime as runtime
 from penstock.client import connection, protocol, results, usage_answers
@@ -66,9 +65,9 @@ class AsyncClient:
         patience_s: float = PATIENCE_S,
         state_dir: str | Path | None = None,
         on_retry: OnRetry | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = httpx.AsyncClient(**connection.options(base_url), transport=transport)
+        self._http = httpx2.AsyncClient(**connection.options(base_url), transport=transport)
         self._api_key = connection.checked_key(api_key)
         notes = None if state_dir is None else Path(state_dir)
         self._do = Operations(patience_s, service=base_url, state_dir=notes, on_retry=on_retry)
@@ -183,11 +182,11 @@ class AsyncClient:
                 ):
                     if response.status_code != 200:
                         await response.aread()
-                    async for sent in httpx_sse.EventSource(connection.streaming(response)).aiter_sse():
+                    async for sent in connection.events(response):
                         if (event := reader.read(sent.event, sent.data)) is not None:
                             yield event
                 delay_s = reader.closed()
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 delay_s = reader.failed(connection.no_answer(self._http.base_url, error))
             except PenstockAPIError as error:
                 delay_s = reader.failed(error)
@@ -437,7 +436,7 @@ class AsyncClient:
     async def _answer(self, request: Request) -> Reply:
         try:
             return await self._perform(request)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise connection.no_answer(self._http.base_url, error) from error
 
     async def _perform(self, request: Request) -> Reply:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client.answers import ClientError, PenstockAPIError, Unreachable, media_fields, read_job
@@ -210,12 +210,12 @@ async def test_a_file_that_goes_with_a_key_is_read_beside_the_event_loop(
         threads.append(threading.current_thread())
         return read(digest)
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         there = {"media": "media://1/scene.tif", "uploaded": True}
-        return httpx.Response(201, json=there if request.url.path == "/v1/uploads" else JOB)
+        return httpx2.Response(201, json=there if request.url.path == "/v1/uploads" else JOB)
 
     monkeypatch.setattr(Digest, "read", noted)
-    async with AsyncClient(transport=httpx.MockTransport(answer)) as client:
+    async with AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         job = await client.submit("csmask", files={"scene": tmp_path / "scene.tif"}, idempotency_key="k")
     assert (job.id, len(threads)) == ("0190", 1)
     assert threads[0] is not threading.current_thread()
