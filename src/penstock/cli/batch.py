@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from penstock.client import Client
-    from penstock.client.batch_answers import Batch, LineOutcome
+    from penstock.client.answers import Batch, LineOutcome
 
 batch_app = typer.Typer(
     help="Many requests at once, from a JSONL file: submit them, follow them, get their results.",

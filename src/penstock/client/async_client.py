@@ -14,22 +14,25 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx2
 
 from penstock.client import async_runtime as runtime
-from penstock.client import connection, protocol, results, usage_answers
+from penstock.client import connection, protocol, results
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
+    Batch,
+    BatchPage,
     DeliveryPage,
     Event,
     Job,
     JobLog,
+    LineOutcome,
     ModelInfo,
     Page,
     PenstockAPIError,
     Queue,
+    UsageReport,
     WebhookDelivery,
     WebhookEndpoint,
     Worker,
 )
-from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
 from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, OnLine, outcomes
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
@@ -48,7 +51,6 @@ from penstock.client.protocol import (
     Together,
 )
 from penstock.client.results import Result
-from penstock.client.usage_answers import UsageReport
 from penstock.client.webhook_operations import EndpointOptions
 
 T = TypeVar("T")
@@ -373,7 +375,7 @@ class AsyncClient:
 
         With a key of the scope `admin`, `tenant` may be another tenant, or `*` for all.
         """
-        return await self._run(usage_answers.read(self._do, first, last, model, tenant))
+        return await self._run(self._do.usage(**{"from": first, "to": last, "model": model, "tenant": tenant}))
 
     async def drops(self) -> dict[str, Any]:
         """Return the service's drop rules (`rules`) with their last listings, as the API tells them."""

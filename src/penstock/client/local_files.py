@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.client.answers import ClientError, shapes
+from penstock.client.answers import ClientError
 from penstock.jobs import is_reference
 
 
@@ -80,3 +80,25 @@ def _without(files: Mapping[str, Any], place: str, value: Any) -> Any:
         each = [(f"{place}.{n}", inner) for n, inner in enumerate(value)]
         return [None if at in files else _without(files, at, inner) for at, inner in each]
     return value
+
+
+def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the media fields of a model's input: name -> True where the field is a list."""
+    found: dict[str, bool] = {}
+    for name, part in schema.get("properties", {}).items():
+        for shape in shapes(schema, part):
+            if shape.get("format") == "media":
+                found[name] = False
+            elif any(item.get("format") == "media" for item in shapes(schema, shape.get("items") or {})):
+                found[name] = True
+    return found
+
+
+def shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and its alternatives, with each `$ref` into `root` resolved."""
+    if "$ref" in part:
+        part = root["$defs"][part["$ref"].removeprefix("#/$defs/")]
+    yield part
+    for union in ("anyOf", "oneOf", "allOf"):
+        for inner in part.get(union, ()):
+            yield from shapes(root, inner)

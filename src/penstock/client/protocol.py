@@ -31,9 +31,9 @@ from penstock.client.answers import (
     PenstockAPIError,
     StillRunning,
     Unreachable,
-    read_job,
     read_sse,
 )
+from penstock.client.decoding import read
 
 T = TypeVar("T")
 #: Called with (bytes done, total bytes).
@@ -266,7 +266,7 @@ class EventReader:
         if event is None:
             return None
         if event.type == "snapshot":
-            self._snapshot_over = read_job(event.data).over
+            self._snapshot_over = read(Job, event.data).over
         else:
             self.after = event.id or self.after
             self.delays.reset()

@@ -14,23 +14,26 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx2
 
-from penstock.client import connection, protocol, results, usage_answers
+from penstock.client import connection, protocol, results
 from penstock.client import sync_runtime as runtime
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
+    Batch,
+    BatchPage,
     DeliveryPage,
     Event,
     Job,
     JobLog,
+    LineOutcome,
     ModelInfo,
     Page,
     PenstockAPIError,
     Queue,
+    UsageReport,
     WebhookDelivery,
     WebhookEndpoint,
     Worker,
 )
-from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
 from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, OnLine, outcomes
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
@@ -49,7 +52,6 @@ from penstock.client.protocol import (
     Together,
 )
 from penstock.client.results import Result
-from penstock.client.usage_answers import UsageReport
 from penstock.client.webhook_operations import EndpointOptions
 
 T = TypeVar("T")
@@ -371,7 +373,7 @@ class Client:
 
         With a key of the scope `admin`, `tenant` may be another tenant, or `*` for all.
         """
-        return self._run(usage_answers.read(self._do, first, last, model, tenant))
+        return self._run(self._do.usage(**{"from": first, "to": last, "model": model, "tenant": tenant}))
 
     def drops(self) -> dict[str, Any]:
         """Return the service's drop rules (`rules`) with their last listings, as the API tells them."""

@@ -11,8 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.client.answers import ClientError, PenstockAPIError, Unreachable, media_fields, read_job
+from penstock.client.answers import ClientError, Job, PenstockAPIError, Unreachable
 from penstock.client.async_client import AsyncClient
+from penstock.client.decoding import read
+from penstock.client.local_files import media_fields
 from penstock.client.operations import Operations
 from penstock.client.protocol import (
     Delays,
@@ -228,7 +230,7 @@ def test_an_artifact_does_not_leave_its_folder(name: str) -> None:
 
 
 def test_a_job_is_read_whatever_a_newer_service_adds() -> None:
-    job = read_job(JOB)
+    job = read(Job, JOB)
 
     assert (job.status, job.over, job.data, job.artifacts[0].name) == (Status.SUCCEEDED, True, {"n": 1}, "a.tif")
     assert job.raw is JOB
