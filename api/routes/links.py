@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 from fastapi import APIRouter
+from pydantic import Field
 
 from penstock.api.auth import Key
 from penstock.api.errors import problems
-from penstock.api.schemas.jobs import utc_time
-from penstock.api.schemas.links import FileLinkView, LinkList
+from penstock.api.schemas.jobs import Outgoing, utc_time
 from penstock.api.services import Api, Services
 from penstock.errors import MediaNotFound
 from penstock.intake.media import UploadReference, parse_reference
@@ -24,6 +25,24 @@ from penstock.storage.journal import journal
 MAX_INPUTS = 200
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
+
+
+class FileLinkView(Outgoing):
+    """A signed link to a file."""
+
+    #: `artifact`: a file of the result; `input`: an upload that the input names.
+    kind: Literal["artifact", "input"]
+    #: The file's name.
+    name: str
+    pointer: str | None = Field(description="JSON pointer of the reference in the input; null for an artifact.")
+    url: str
+
+
+class LinkList(Outgoing):
+    """Links to the files of a job, all valid until `expires_at`."""
+
+    links: list[FileLinkView]
+    expires_at: datetime
 
 
 @router.get("/{job_id}/links", responses=problems(404, 410))

@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 
-from penstock.api.facades.calls import Call, CurrentCall
+from penstock.api.facades.calls import Call, CurrentCall, json_answer
 from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.api.facades.openai import answers, chat_images, forwarded, images, requests
 from penstock.api.facades.openai.answers import Chunks, JobResult, Kind
@@ -89,7 +88,7 @@ async def create_embeddings(call: CurrentCall) -> Response:
         result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,
         truncated=wanted.truncate_prompt_tokens is not None,
     )  # fmt: skip
-    return _answer(job, content)
+    return json_answer(job, content)
 
 
 @router.post("/images/generations")
@@ -99,7 +98,7 @@ async def create_images(call: CurrentCall) -> Response:
     wanted = body.value
     entry = await call.model(wanted.model, Capability.IMAGE_GENERATION)
     job = await call.submit(body.fingerprint, images.images_job(entry, wanted, seed=_seed()))
-    return _answer(job, await images.images(call.api, await call.wait_for_result(job), wanted))
+    return json_answer(job, await images.images(call.api, await call.wait_for_result(job), wanted))
 
 
 async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
@@ -123,11 +122,7 @@ async def _generated(call: Call, wanted: Generation | Head, job: Job, kind: Kind
     """Return a job's text, streamed or complete."""
     if wanted.stream:
         return await stream(call, job, Chunks(kind, job, wanted.with_usage))
-    return _answer(job, _RESPONSES[kind](JobResult.of(await call.wait_for_result(job))))
-
-
-def _answer(job: Job, content: Mapping[str, Any]) -> JSONResponse:
-    return JSONResponse(content, headers={"x-request-id": job.key.id})
+    return json_answer(job, _RESPONSES[kind](JobResult.of(await call.wait_for_result(job))))
 
 
 def _seed() -> int:
