@@ -15,7 +15,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from penstock.api.auth import Caller, Key, Principal
 from penstock.api.errors import problems
 from penstock.api.routes.jobs import MAX_WAIT_S, Wait
-from penstock.api.schemas.jobs import ChangeView, EventList, LineList, event_view, line_list
+from penstock.api.schemas.jobs import ChangeView, EventList, EventView, LineList
 from penstock.api.services import Api, Services
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.jobs import TERMINAL, Job, JobEvent, JobKey
@@ -59,8 +59,8 @@ async def job_events(
     after = _position(last_event_id)
     job = await api.journal.run(journal.read(key))
     if "application/json" in accept and "text/event-stream" not in accept:
-        views = [event_view(event) async for event in events_so_far(api, key, after)]
-        return JSONResponse(EventList(events=views).model_dump(mode="json"))
+        found = [event async for event in events_so_far(api, key, after)]
+        return JSONResponse(EventList(events=found).model_dump(mode="json"))
     return EventSourceResponse(_stream(api, job, after, caller), ping=POLL_INTERVAL_S, sep="\n")
 
 
@@ -90,7 +90,7 @@ async def _stream(api: Services, job: Job, after: str, caller: Principal) -> Asy
         async with aclosing(watch(api, job.key, caller, after, model=job.submission.model)) as found:
             async for one in found:
                 if isinstance(one, JobEvent):
-                    yield ServerSentEvent(event_view(one).model_dump_json(), event=one.type, id=one.id)
+                    yield ServerSentEvent(EventView.model_validate(one).model_dump_json(), event=one.type, id=one.id)
                     continue
                 # A model's problem is not an event of the job, and may appear while the job waits.
                 if one.model_problem not in (None, problem):
@@ -142,7 +142,7 @@ async def list_lines(key: Key, api: Api) -> LineList:
     job was alone in its batch.
     """
     await api.journal.run(journal.read(key))  # restores a job that Redis lost
-    return line_list(await api.jobs.run(read_lines(key)))
+    return LineList.model_validate(await api.jobs.run(read_lines(key)))
 
 
 @changes_router.get(

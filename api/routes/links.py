@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from penstock.api.auth import Key
 from penstock.api.errors import problems
-from penstock.api.schemas.jobs import Outgoing, utc_time
+from penstock.api.schemas.jobs import Outgoing, Time
 from penstock.api.services import Api, Services
 from penstock.errors import MediaNotFound
 from penstock.intake.media import UploadReference, parse_reference
@@ -42,7 +41,7 @@ class LinkList(Outgoing):
     """Links to the files of a job, all valid until `expires_at`."""
 
     links: list[FileLinkView]
-    expires_at: datetime
+    expires_at: Time
 
 
 @router.get("/{job_id}/links", responses=problems(404, 410))
@@ -53,7 +52,7 @@ async def list_links(key: Key, api: Api) -> LinkList:
     """
     job = await api.journal.run(journal.read(key))
     expires_s = api.settings.link_expires_s
-    expires_at = utc_time(time.time() + expires_s)
+    expires_at = time.time() + expires_s
     links = await asyncio.to_thread(lambda: list(_links(api, job, expires_s)))
     return LinkList(links=links, expires_at=expires_at)
 

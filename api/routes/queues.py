@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Annotated
 
@@ -18,8 +19,6 @@ from penstock.api.schemas.queues import (
     QueueView,
     RequeueView,
     WorkerList,
-    queue_view,
-    worker_view,
 )
 from penstock.api.services import Api, Services
 from penstock.errors import JobGone, ObjectStoreUnavailable, UnknownJob, UnknownQueue
@@ -140,7 +139,8 @@ async def _view(api: Services, name: str) -> QueueView:
 
 
 def _view_of(api: Services, name: str, stats: queues.QueueStats) -> QueueView:
-    return queue_view(name, stats, stats.wanted_workers(api.settings.scaling, slots=api.settings.slots))
+    wanted = stats.wanted_workers(api.settings.scaling, slots=api.settings.slots)
+    return QueueView(name=name, wanted_workers=wanted, **asdict(stats))
 
 
 async def _catalogued(api: Services) -> set[str]:
@@ -152,4 +152,4 @@ async def _catalogued(api: Services) -> set[str]:
 @workers_router.get("")
 async def list_workers(api: Api) -> WorkerList:
     """List the live workers with device, models, batches, and number of running jobs."""
-    return WorkerList(workers=[worker_view(live) for live in await api.jobs.run(workers.living())])
+    return WorkerList(workers=await api.jobs.run(workers.living()))
