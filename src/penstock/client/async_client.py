@@ -37,19 +37,7 @@ from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBa
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
-from penstock.client.protocol import (
-    Digest,
-    Flow,
-    JobOptions,
-    OnBytes,
-    OnRetry,
-    Pause,
-    Reply,
-    Request,
-    Save,
-    Step,
-    Together,
-)
+from penstock.client.protocol import Flow, JobOptions, OnBytes, Reply, Request
 from penstock.client.results import Result
 from penstock.client.webhook_operations import EndpointOptions
 
@@ -66,7 +54,7 @@ class AsyncClient:
         api_key: str | None = None,
         patience_s: float = PATIENCE_S,
         state_dir: str | Path | None = None,
-        on_retry: OnRetry | None = None,
+        on_retry: protocol.OnRetry | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = httpx2.AsyncClient(**connection.options(base_url), transport=transport)
@@ -423,32 +411,29 @@ class AsyncClient:
             result: T = end.value
             return result
 
-    async def _do_step(self, step: Step, sleep: runtime.Sleep) -> Reply | str | list[Any] | None:
+    async def _do_step(self, step: protocol.Step, sleep: runtime.Sleep) -> Reply | str | list[Any] | None:
         match step:
-            case Pause():
+            case protocol.Pause():
                 await sleep(step.seconds)
                 return None
-            case Digest():
+            case protocol.Digest():
                 return await runtime.blocking(step.read)
-            case Together():
+            case protocol.Together():
                 return await runtime.together(self._run, step)
             case Request():
                 return await self._answer(step)
 
     async def _answer(self, request: Request) -> Reply:
         try:
-            return await self._perform(request)
+            if request.save is not None:
+                return await self._save(request, request.save)
+            content = runtime.chunks(request.upload) if request.upload else connection.body(request)
+            async with self._http.stream(**connection.stream(request, self._api_key), content=content) as response:
+                return Reply(response.status_code, response.headers, await response.aread())
         except httpx2.TransportError as error:
             raise connection.no_answer(self._http.base_url, error) from error
 
-    async def _perform(self, request: Request) -> Reply:
-        if request.save is not None:
-            return await self._save(request, request.save)
-        content = runtime.chunks(request.upload) if request.upload else connection.body(request)
-        async with self._http.stream(**connection.stream(request, self._api_key), content=content) as response:
-            return Reply(response.status_code, response.headers, await response.aread())
-
-    async def _save(self, request: Request, save: Save) -> Reply:
+    async def _save(self, request: Request, save: protocol.Save) -> Reply:
         with closing(await runtime.blocking(PartialDownload.open, save)) as partial:
             if not partial.complete:
                 arguments = connection.stream(replace(request, headers=partial.range), self._api_key)
