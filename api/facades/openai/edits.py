@@ -16,7 +16,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from penstock.api.facades.calls import CurrentCall, json_answer
 from penstock.api.facades.capabilities import Capability
-from penstock.api.facades.openai.form_files import store_file
+from penstock.api.facades.media import store_file
 from penstock.api.facades.openai.images import REFUSED, ImagesRequest, images, images_job
 from penstock.api.facades.openai.requests import read_body
 from penstock.api.forms import FORM, FRAME_BYTES, read_form

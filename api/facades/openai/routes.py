@@ -16,8 +16,8 @@ from penstock.api.facades.calls import Call, CurrentCall, json_answer
 from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.api.facades.openai import answers, chat_images, forwarded, images, requests
 from penstock.api.facades.openai.answers import Chunks, JobResult, Kind
-from penstock.api.facades.openai.forwarded import Either, Head
-from penstock.api.facades.openai.requests import Generation
+from penstock.api.facades.openai.forwarded import Either
+from penstock.api.facades.openai.requests import Head
 from penstock.api.facades.openai.stream import stream
 from penstock.documents import Document
 from penstock.errors import UnknownModel
@@ -118,7 +118,7 @@ async def _forwarded(
     return await _generated(call, head, await call.submit(body.fingerprint, job_request), kind)
 
 
-async def _generated(call: Call, wanted: Generation | Head, job: Job, kind: Kind) -> Response:
+async def _generated(call: Call, wanted: Head, job: Job, kind: Kind) -> Response:
     """Return a job's text, streamed or complete."""
     if wanted.stream:
         return await stream(call, job, Chunks(kind, job, wanted.with_usage))
