@@ -1,7 +1,7 @@
-"""Bodies of requests in OpenAI's protocol: the parameters as they are, and the media beside them as bytes.
+"""Bodies of requests in OpenAI's protocol, with the bytes of their media apart.
 
-A body has an empty text in the place of each medium, and a list names the places: the bytes go to the engine as arrays,
-and the runner inserts them as `data:` URLs (`filled`).
+A body has an empty text in place of each medium. A list names the places, and the engine gets the bytes as arrays. The
+runner inserts the bytes as `data:` URLs (`filled`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SIGNATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A file that belongs into a body."""
+    """The file of a medium, and its place in a body."""
 
     #: Names and indices from the body to the text.
     at: tuple[str | int, ...]
@@ -68,7 +68,7 @@ class Medium:
 
 
 def part_of(body: Mapping[str, Any], medium: Medium) -> dict[str, Any]:
-    """Return the object of a body in which a medium has its place."""
+    """Return the object of a body that holds a medium."""
     inner: Any = body
     for name in medium.at[:-1]:
         inner = inner[name]
@@ -77,7 +77,7 @@ def part_of(body: Mapping[str, Any], medium: Medium) -> dict[str, Any]:
 
 
 def parameters(request: BaseModel) -> dict[str, Any]:
-    """Return the parameters that a request has."""
+    """Return the parameters that a request sets."""
     return request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
@@ -96,7 +96,7 @@ def chat_body(request: ChatRequest, file: FileOf) -> tuple[dict[str, Any], list[
 
 
 def check_media(media: Sequence[Medium], most: Mapping[MediaKind, int]) -> None:
-    """Raise `InvalidInput` that points to the first medium beyond the number of its kind; kinds without one pass."""
+    """Raise `InvalidInput` for the first medium beyond the limit of its kind; kinds without a limit pass."""
     counts = Counter[MediaKind]()
     for medium in media:
         kind, words = _KINDS[str(medium.at[-2])]
@@ -108,7 +108,7 @@ def check_media(media: Sequence[Medium], most: Mapping[MediaKind, int]) -> None:
 
 
 def filled(body: Mapping[str, Any], media: Sequence[tuple[Sequence[str | int], str, bytes]]) -> Mapping[str, Any]:
-    """Insert media (place, text before, bytes) into a body, which is changed, and return the body."""
+    """Insert media (place, text before, bytes) into a body in place, and return the body."""
     for at, before, data in media:
         inner: Any = body
         for name in at[:-1]:

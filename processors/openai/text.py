@@ -116,8 +116,8 @@ def check_recordings(body: Mapping[str, Any], media: Sequence[Medium], limits: L
 def answered(outputs: Iterator[Output], sink: ArtifactSink) -> Result:
     """Stream the text to the sink and return the result.
 
-    A request that failed half way is sent again, and its text may differ from then on: what was streamed cannot be
-    taken back, so a different text is only in the result.
+    A request that failed half way is sent again, and may produce a different text. Streamed text cannot be withdrawn,
+    so a different text is in the result only.
     """
     said, answer = "", dict[str, Any]()
     for output in outputs:
@@ -144,7 +144,7 @@ def text_of(choices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _holds_more(choice: Mapping[str, Any]) -> bool:
-    """Return True for an answer that is more than its text."""
+    """Return True for an answer with log probabilities, tool calls or other fields beside its text."""
     message = choice.get("message") or {}
     return bool(choice.get("logprobs")) or any(message.get(name) for name in message if name not in ("role", "content"))
 

@@ -123,7 +123,7 @@ class BatchOperations:
 
 
 def _line_folder(outcome: LineOutcome, named: Counter[str | None]) -> str:
-    """Return the name of a line's folder: its `custom_id` where that names one line alone, else its number."""
+    """Return the name of a line's folder: a unique and valid `custom_id`, or else `line-` and its number."""
     name = outcome.custom_id or ""
     if _FOLDER.fullmatch(name) and named[outcome.custom_id] == 1 and name not in (RESULTS, ERRORS):
         return name

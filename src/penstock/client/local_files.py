@@ -11,7 +11,7 @@ from penstock.jobs import is_reference
 
 
 def split_files(document: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | Path]]:
-    """Return an input without its local files, and these by their place: `scene`, `change.before.scene`, `images.0`.
+    """Return an input without its local files, and the files by place: `scene`, `change.before.scene`, `images.0`.
 
     A local file is a path, or a text that is no reference, where the schema has media, at any depth. In lists, None
     holds its place. Raises `ClientError` for a path elsewhere: it is not sent as a file.
@@ -50,7 +50,7 @@ def _with(into: Any, place: Sequence[str], field_name: str, reference: str | lis
 def _local_files(
     root: Mapping[str, Any], part: Mapping[str, Any], value: Any, place: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], str | Path]]:
-    """Yield the place of each local file in a value, in the order of the value; the same one perhaps several times."""
+    """Yield the place of each local file in a value, in order. A place may repeat where several schemas fit."""
     found = list(shapes(root, part))
     if any(shape.get("format") == "media" for shape in found) and _is_local(value):
         yield place, value
