@@ -29,7 +29,7 @@ from penstock.client.answers import (
 from penstock.client.decoding import read
 from penstock.client.downloads import open_file, rename, require_place
 from penstock.client.local_files import with_media
-from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, OnRetry, Reply, Request
+from penstock.client.protocol import Deadline, Flow, JobFilters, JobOptions, OnBytes, OnRetry, Reply, Request
 from penstock.client.transfers import MULTIPART_FROM_BYTES, UploadNote
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class Operations:
         query = {"wait": f"{wait_s:g}"} if wait_s else {}
         return self.value(Job, "GET", _job(job_id), query=query, wait_s=wait_s)
 
-    def jobs(self, query: Mapping[str, str]) -> Flow[Page]:
-        return self.value(Page, "GET", "/v1/jobs", query=query)
+    def jobs(self, filters: JobFilters) -> Flow[Page]:
+        return self.value(Page, "GET", "/v1/jobs", query=protocol.job_query(filters))
 
     def wait(self, job_id: str, deadline: Deadline, on_job: OnJob | None = None) -> Flow[Job]:
         hold_s = LONG_POLL_S if on_job is None else REPORT_EVERY_S

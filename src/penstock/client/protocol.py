@@ -65,6 +65,22 @@ class JobOptions(TypedDict, total=False):
     job_id: str | None
 
 
+class JobFilters(TypedDict, total=False):
+    """Filters of a list of jobs; None is no filter."""
+
+    status: str | None
+    model: str | None
+    #: Jobs of the page, at most.
+    limit: int | None
+    #: The `next_cursor` of the page before.
+    cursor: str | None
+    #: Times of submission; a time without a zone is local time.
+    created_after: datetime | None
+    created_before: datetime | None
+    #: Metadata that the jobs have.
+    metadata: Mapping[str, str] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A local file, or a part of a file, as a request's body."""
@@ -325,20 +341,18 @@ def submission(model: str, document: Mapping[str, Any], *, key: str, options: Jo
     return Request("POST", "/v1/jobs", headers={"Idempotency-Key": key}, body=body)
 
 
-def job_filters(
-    *,
-    created_after: datetime | None,
-    created_before: datetime | None,
-    metadata: Mapping[str, str] | None,
-    **others: str | int | None,
-) -> dict[str, str]:
-    """Return the query of a list of jobs. A time without a zone is local time."""
-    times = {"created_after": created_after, "created_before": created_before}
-    return {
-        **{name: str(value) for name, value in others.items() if value is not None},
-        **{name: moment.astimezone(UTC).isoformat() for name, moment in times.items() if moment is not None},
-        **{f"metadata.{key}": value for key, value in (metadata or {}).items()},
-    }
+def job_query(filters: JobFilters) -> dict[str, str]:
+    """Return the query of a list of jobs."""
+    check_options(filters, JobFilters)
+    query = {}
+    for name, value in filters.items():
+        if isinstance(value, Mapping):
+            query |= {f"{name}.{key}": str(text) for key, text in value.items()}
+        elif isinstance(value, datetime):
+            query[name] = value.astimezone(UTC).isoformat()
+        elif value is not None:
+            query[name] = str(value)
+    return query
 
 
 def file_size(path: Path) -> int:

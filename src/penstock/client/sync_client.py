@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -38,7 +38,7 @@ from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBa
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
-from penstock.client.protocol import Flow, JobOptions, OnBytes, Reply, Request
+from penstock.client.protocol import Flow, JobFilters, JobOptions, OnBytes, Reply, Request
 from penstock.client.results import Result
 from penstock.client.webhook_operations import EndpointOptions
 
@@ -120,23 +120,9 @@ class Client:
         """Return a job, at once or when it has ended, after at most `wait_s` seconds (60 at most)."""
         return self._run(self._do.job(job_id, wait_s))
 
-    def jobs(
-        self,
-        *,
-        status: str | None = None,
-        model: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Page:
+    def jobs(self, **filters: Unpack[JobFilters]) -> Page:
         """Return a page of jobs, the newest first. A short page may have a `next_cursor` too."""
-        wanted = protocol.job_filters(
-            status=status, model=model, limit=limit, cursor=cursor, created_after=created_after,
-            created_before=created_before, metadata=metadata,
-        )  # fmt: skip
-        return self._run(self._do.jobs(wanted))
+        return self._run(self._do.jobs(filters))
 
     def wait(
         self,
