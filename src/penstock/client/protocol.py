@@ -344,7 +344,7 @@ def submission(model: str, document: Mapping[str, Any], *, key: str, options: Jo
 def job_query(filters: JobFilters) -> dict[str, str]:
     """Return the query of a list of jobs."""
     check_options(filters, JobFilters)
-    query = {}
+    query: dict[str, str] = {}
     for name, value in filters.items():
         if isinstance(value, Mapping):
             query |= {f"{name}.{key}": str(text) for key, text in value.items()}
