@@ -34,7 +34,6 @@ from penstock.api.facades.openai import files as openai_files
 from penstock.api.facades.openai import routes as openai
 from penstock.api.facades.pooling import routes as pooling
 from penstock.api.facades.runpod import routes as runpod
-from penstock.api.facades.scoring import routes as scoring
 from penstock.api.framing import AbsoluteTarget, AmbiguousLength
 from penstock.api.hosts import HostCheck
 from penstock.api.isolation import Isolation
@@ -45,7 +44,6 @@ from penstock.api.query import unique_parameters
 from penstock.api.routes import (
     artifacts,
     batches,
-    changes,
     deliveries,
     drops,
     events,
@@ -54,7 +52,6 @@ from penstock.api.routes import (
     key,
     links,
     local_links,
-    logs,
     metrics,
     models,
     object_events,
@@ -63,7 +60,6 @@ from penstock.api.routes import (
     uploads,
     usage,
     webhooks,
-    workers,
 )
 from penstock.api.services import Hints, Services
 from penstock.api.short_way import ShortWay
@@ -155,11 +151,10 @@ def from_settings() -> FastAPI:
 
 def _routers(services: Services) -> list[APIRouter]:
     routers = [
-        jobs.router, events.router, artifacts.router, links.router, changes.router, key.router, batches.router,
-        logs.router, deliveries.router,
-        deliveries.tenants_router,
+        jobs.router, events.router, artifacts.router, links.router, events.changes_router, key.router, batches.router,
+        deliveries.router, deliveries.tenants_router,
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
-        metrics.router, workers.router, usage.router, drops.router, pooling.router, scoring.router, openai.router,
+        metrics.router, queues.workers_router, usage.router, drops.router, pooling.router, openai.router,
         openai_audio.router, openai_edits.router, openai_files.router, openai_batches.router, ogc.router, runpod.router,
         object_events.router,
     ]  # fmt: skip

@@ -169,21 +169,18 @@ async def _on_penstock_error(request: Request, error: Exception) -> JSONResponse
     return error_response(request, error, status_of(error))
 
 
-def error_response(request: Request, error: PenstockError, status: int, kind: str | None = None) -> JSONResponse:
+def error_response(request: Request, error: PenstockError, status: int) -> JSONResponse:
     """Return the response to a request that failed with this error; log server errors, each code once a second."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and (left_out := _LOGGED.left_out(error.code)) is not None:
         unsaid = {"left_out": left_out} if left_out else {}
         log.warning("request.failed", path=request.url.path, code=error.code, detail=error.detail, **unsaid)
-    return unlogged_error_response(request, error, status, kind)
+    return unlogged_error_response(request, error, status)
 
 
-def unlogged_error_response(
-    request: Request, error: PenstockError, status: int, kind: str | None = None
-) -> JSONResponse:
+def unlogged_error_response(request: Request, error: PenstockError, status: int) -> JSONResponse:
     """Return the same response as `error_response` without logging: a flood would fill the log."""
     report, headers = error.report(), _retry_after(error, status) | _HEADERS.get(status, {})
-    write = _format(request)
-    return problem(report, status, headers, kind) if write is None else write(report, status, headers)
+    return _answer(request, report, status, headers)
 
 
 def _retry_after(error: PenstockError, status: int) -> dict[str, str]:
@@ -193,15 +190,11 @@ def _retry_after(error: PenstockError, status: int) -> dict[str, str]:
 
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> JSONResponse:
+    """Answer FastAPI's validation error as an `InvalidRequest`."""
     assert isinstance(error, RequestValidationError)  # noqa: S101  (the registered class)
-    return await _on_penstock_error(request, invalid_parameters(error))
-
-
-def invalid_parameters(error: RequestValidationError) -> InvalidRequest:
-    """Return FastAPI's validation error as an `InvalidRequest`."""
     # Parameters only (`penstock.api.body` reads bodies), so the issues have no JSON pointer.
     found = [Issue("", f"{' parameter '.join(map(str, e['loc'][:2]))} {sentence(e)}") for e in error.errors()]
-    return InvalidRequest(errors=found)
+    return await _on_penstock_error(request, InvalidRequest(errors=found))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import psutil
 from PIL import Image
@@ -108,7 +108,7 @@ async def _press(url: str, body: dict[str, object], *, seconds: float) -> tuple[
     """Keep jobs in flight for some time; return the number of ended jobs and the seconds."""
     begun = time.perf_counter()
 
-    async def one_after_the_other(client: httpx.AsyncClient) -> int:
+    async def one_after_the_other(client: httpx2.AsyncClient) -> int:
         done = 0
         while time.perf_counter() < begun + seconds:
             answer = await client.post("/v1/jobs", json=body, headers={"Prefer": "wait=60"})
@@ -117,8 +117,8 @@ async def _press(url: str, body: dict[str, object], *, seconds: float) -> tuple[
             done += 1
         return done
 
-    limits = httpx.Limits(max_connections=IN_FLIGHT)
-    async with httpx.AsyncClient(base_url=url, timeout=90, limits=limits) as client:
+    limits = httpx2.Limits(max_connections=IN_FLIGHT)
+    async with httpx2.AsyncClient(base_url=url, timeout=90, limits=limits) as client:
         done = sum(await asyncio.gather(*(one_after_the_other(client) for _ in range(IN_FLIGHT))))
     return done, time.perf_counter() - begun
 

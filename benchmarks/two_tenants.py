@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 from redis import Redis
 
@@ -122,26 +122,26 @@ def _mb(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.0f} MB"
 
 
-def _client(arena: Arena, tenant: str) -> httpx.AsyncClient:
-    # Both server and httpx close idle connections after 5 s, so set a shorter time here.
+def _client(arena: Arena, tenant: str) -> httpx2.AsyncClient:
+    # Both server and httpx2 close idle connections after 5 s, so set a shorter time here.
     headers = {"Authorization": f"Bearer {arena.keys[tenant]}"}
-    limits = httpx.Limits(keepalive_expiry=1)
-    return httpx.AsyncClient(base_url=arena.fleet.url, headers=headers, timeout=httpx.Timeout(120), limits=limits)
+    limits = httpx2.Limits(keepalive_expiry=1)
+    return httpx2.AsyncClient(base_url=arena.fleet.url, headers=headers, timeout=httpx2.Timeout(120), limits=limits)
 
 
-async def _ask(client: httpx.AsyncClient, method: str, path: str, **options: Any) -> httpx.Response:
+async def _ask(client: httpx2.AsyncClient, method: str, path: str, **options: Any) -> httpx2.Response:
     """Repeat an idempotent request until it succeeds, because connections may end on a busy machine."""
     while True:
-        with suppress(httpx.TransportError):
+        with suppress(httpx2.TransportError):
             return await client.request(method, path, **options)
 
 
-async def _waits(client: httpx.AsyncClient, sent: Sent) -> list[float]:
+async def _waits(client: httpx2.AsyncClient, sent: Sent) -> list[float]:
     """Return the waiting time of each accepted job after all jobs have ended."""
     return [await _wait(client, job_id) for job_id in sent.accepted]
 
 
-async def _wait(client: httpx.AsyncClient, job_id: str) -> float:
+async def _wait(client: httpx2.AsyncClient, job_id: str) -> float:
     job: Mapping[str, Any] = {}
     while job.get("completed_at") is None:
         answer = await _ask(client, "GET", f"/v1/jobs/{job_id}", params={"wait": 30})
@@ -165,7 +165,7 @@ async def _watch(arena: Arena, memory: Memory) -> None:
             await asyncio.sleep(SAMPLE_S)
 
 
-async def _purge(client: httpx.AsyncClient) -> None:
+async def _purge(client: httpx2.AsyncClient) -> None:
     more = True
     while more:
         answer = await _ask(client, "POST", "/v1/queues/default/purge")

@@ -18,7 +18,6 @@ NAMES = {
     "AsyncClient": "Client",
     "aclose": "close",
     "aiter_bytes": "iter_bytes",
-    "aiter_sse": "iter_sse",
     "aread": "read",
     "async_runtime": "sync_runtime",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from penstock.errors import PenstockError
 from penstock.storage.checks import Finding
@@ -25,7 +25,7 @@ def inspect_browser_access(store: ObjectStore, base_url: str) -> Finding:
     origin = f"{parts.scheme}://{parts.netloc}"
     try:
         refused = list(_refused(store, origin))
-    except (PenstockError, httpx.HTTPError) as error:
+    except (PenstockError, httpx2.HTTPError) as error:
         return Finding(NAME, ok=True, detail=f"not checked: {type(error).__name__}", remedy=REMEDY, unchecked=True)
     if not refused:
         return Finding(NAME, ok=True, detail=f"browsers may read and write the store from {origin}")
@@ -45,7 +45,7 @@ def _refused(store: ObjectStore, origin: str) -> Iterator[str]:
 
 def _allowed(url: str, origin: str, method: str, headers: str) -> bool:
     asked = {"Origin": origin, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
-    answer = httpx.options(url, headers=asked, timeout=TIMEOUT_S, trust_env=False)
+    answer = httpx2.options(url, headers=asked, timeout=TIMEOUT_S, trust_env=False)
     methods = {each.strip() for each in answer.headers.get("access-control-allow-methods", "").split(",")}
     origins = (answer.headers.get("access-control-allow-origin"),)
     return answer.is_success and (origin in origins or "*" in origins) and bool({method, "*"} & methods)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import structlog
 from fastapi import Depends, Header, Request
+from fastapi.responses import JSONResponse
 
 from penstock.api.auth import Caller, Principal
 from penstock.api.body import read_json
@@ -119,6 +120,11 @@ async def _call(
 
 
 CurrentCall = Annotated[Call, Depends(_call)]
+
+
+def json_answer(job: Job, content: Mapping[str, Any]) -> JSONResponse:
+    """Return the answer of a facade about a job; its header names the job."""
+    return JSONResponse(content, headers={"x-request-id": job.key.id})
 
 
 def require_success(job: Job) -> Job:

@@ -1,6 +1,6 @@
-"""Error formats of the facades: OpenAI's below `/openai`, vLLM's at its routes, RunPod's below `/runpod`.
+"""Error formats of the facades, by path: OpenAI's, vLLM's, RunPod's and that of OGC API - Processes.
 
-In these formats an invalid request is 400 (422 in the native API) and an unknown model is 404.
+In all of them an invalid request is 400 (422 in the native API) and an unknown model is 404.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from fastapi.responses import JSONResponse
 
 from penstock.api.errors import ErrorFormat
+from penstock.api.facades.ogc.errors import as_ogc
 from penstock.errors import IdempotencyMismatch, UnknownModel
 from penstock.reports import ErrorReport, Issue, with_places
 
@@ -144,6 +145,7 @@ ERROR_FORMATS: Mapping[str, ErrorFormat] = MappingProxyType(
     {
         "/openai": _as_openai,
         **dict.fromkeys(VLLM_ROUTES, _as_vllm),
+        "/ogc": as_ogc,
         "/runpod": _as_runpod,
         **dict.fromkeys(sorted(_WRONG_BASE), _as_openai),
     }

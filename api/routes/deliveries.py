@@ -9,8 +9,7 @@ from fastapi import APIRouter, Query
 from penstock.api.auth import Key, Tenant
 from penstock.api.errors import problems
 from penstock.api.routes.jobs import Wait, wait_until
-from penstock.api.schemas.jobs import DeliveryList, DeliveryView, delivery_view
-from penstock.api.schemas.webhooks import DeadDeliveries, RedeliveryView, dead_deliveries_view
+from penstock.api.schemas.webhooks import DeadDeliveries, DeliveryList, DeliveryView, RedeliveryView
 from penstock.api.services import Api, Services
 from penstock.errors import StateConflict, UnknownDelivery
 from penstock.jobs import Delivery, JobKey
@@ -30,7 +29,7 @@ ByEndpoint = Annotated[str | None, Query(description="Only deliveries to this en
 async def list_deliveries(key: Key, api: Api) -> DeliveryList:
     """List the deliveries of a job's events with all tries."""
     await api.journal.run(journal.read(key))  # restores a job that Redis lost
-    return DeliveryList(deliveries=[delivery_view(row) for row in await api.jobs.run(deliveries(key))])
+    return DeliveryList(deliveries=await api.jobs.run(deliveries(key)))
 
 
 @router.post("/{job_id}/deliveries/{delivery_id}/redeliver", status_code=202, responses=problems(409))
@@ -39,7 +38,7 @@ async def redeliver_event(key: Key, delivery_id: str, api: Api) -> DeliveryView:
 
     A try in progress continues.
     """
-    return delivery_view(await api.jobs.run(redeliver(key.tenant, delivery_id, job_id=key.id)))
+    return DeliveryView.model_validate(await api.jobs.run(redeliver(key.tenant, delivery_id, job_id=key.id)))
 
 
 @tenants_router.get("/dead-letters", responses=problems(422))
@@ -48,7 +47,7 @@ async def list_dead_deliveries(
 ) -> DeadDeliveries:
     """List the permanently failed deliveries, newest first. Sending one again removes it from the list."""
     rows, more = await api.jobs.run(dead_deliveries(tenant, endpoint=endpoint, limit=limit))
-    return dead_deliveries_view(rows, more=more)
+    return DeadDeliveries(deliveries=rows, more=more)
 
 
 @tenants_router.post("/dead-letters/redeliver", status_code=202, responses=problems(422))
@@ -72,13 +71,13 @@ async def read_delivery(delivery_id: str, api: Api, tenant: Tenant, wait: Wait =
         return row, row.state is not Delivery.PENDING
 
     # Scripts publish a delivery's changes under tenant and id, as those of a job.
-    return delivery_view(await wait_until(api, str(JobKey(tenant, delivery_id)), wait, read))
+    return DeliveryView.model_validate(await wait_until(api, str(JobKey(tenant, delivery_id)), wait, read))
 
 
 @tenants_router.post("/{delivery_id}/redeliver", status_code=202, responses=problems(404, 409, 410))
 async def redeliver_one(delivery_id: str, api: Api, tenant: Tenant) -> DeliveryView:
     """Send an event again now, or sooner than it was due, with the same id and the same bytes."""
-    return delivery_view(await api.jobs.run(redeliver(tenant, delivery_id)))
+    return DeliveryView.model_validate(await api.jobs.run(redeliver(tenant, delivery_id)))
 
 
 async def _redelivered(api: Services, row: DeliveryRecord) -> bool:

@@ -1,7 +1,8 @@
-"""A job's events: a live stream (server-sent events), or a JSON list."""
+"""A job's events and lines, and the changes of a tenant's jobs: live streams (server-sent events), or JSON."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
@@ -13,19 +14,26 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from penstock.api.auth import Caller, Key, Principal
 from penstock.api.errors import problems
-from penstock.api.schemas.jobs import EventList, event_view
+from penstock.api.routes.jobs import MAX_WAIT_S, Wait
+from penstock.api.schemas.jobs import ChangeView, EventList, EventView, LineList
 from penstock.api.services import Api, Services
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.jobs import TERMINAL, Job, JobEvent, JobKey
 from penstock.storage.journal import journal
 from penstock.storage.redis import records
+from penstock.storage.redis.changes import of_tenant
+from penstock.storage.redis.job_logs import read_lines
 
 #: Seconds between polls of a stream: the latency after a lost notification.
 POLL_INTERVAL_S = 15.0
 PAGE = 500
 ENDS = frozenset(f"job.{state}" for state in TERMINAL)
 
+#: Seconds between two events of the changes of a tenant, at least.
+PAUSE_S = 1.0
+
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
+changes_router = APIRouter(prefix="/v1/events", tags=["jobs"], responses=problems(503))
 log = structlog.get_logger(__name__)
 
 
@@ -51,8 +59,8 @@ async def job_events(
     after = _position(last_event_id)
     job = await api.journal.run(journal.read(key))
     if "application/json" in accept and "text/event-stream" not in accept:
-        views = [event_view(event) async for event in events_so_far(api, key, after)]
-        return JSONResponse(EventList(events=views).model_dump(mode="json"))
+        found = [event async for event in events_so_far(api, key, after)]
+        return JSONResponse(EventList(events=found).model_dump(mode="json"))
     return EventSourceResponse(_stream(api, job, after, caller), ping=POLL_INTERVAL_S, sep="\n")
 
 
@@ -82,7 +90,7 @@ async def _stream(api: Services, job: Job, after: str, caller: Principal) -> Asy
         async with aclosing(watch(api, job.key, caller, after, model=job.submission.model)) as found:
             async for one in found:
                 if isinstance(one, JobEvent):
-                    yield ServerSentEvent(event_view(one).model_dump_json(), event=one.type, id=one.id)
+                    yield ServerSentEvent(EventView.model_validate(one).model_dump_json(), event=one.type, id=one.id)
                     continue
                 # A model's problem is not an event of the job, and may appear while the job waits.
                 if one.model_problem not in (None, problem):
@@ -123,3 +131,45 @@ async def watch(
             if job.status.terminal:
                 return
             await changes.wait(POLL_INTERVAL_S)
+
+
+@router.get("/{job_id}/logs", responses=problems(404, 410))
+async def list_lines(key: Key, api: Api) -> LineList:
+    """List the lines that the job's processor and runner logged or printed, the oldest first.
+
+    At most 1,000 lines and 64 KiB of a job are kept, as long as the job. Long jobs add their lines while they run, at
+    most the first 32 KiB of an attempt; its latest lines follow at its end. A line of the runner is kept where the
+    job was alone in its batch.
+    """
+    await api.journal.run(journal.read(key))  # restores a job that Redis lost
+    return LineList.model_validate(await api.jobs.run(read_lines(key)))
+
+
+@changes_router.get(
+    "", response_model=ChangeView, responses=problems(422) | {200: {"content": {"text/event-stream": {}}}}
+)
+async def job_changes(
+    api: Api,
+    caller: Caller,
+    accept: Annotated[str, Header(include_in_schema=False)] = "*/*",
+    wait: Wait = 0,
+) -> Response:
+    """Stream `jobs.changed` when jobs of the tenant changed, at most once per second: read the list again then.
+
+    The first event comes at once. The stream ends when the API key becomes invalid. With `Accept: application/json`
+    the response is one document, after the next change or after `wait` seconds.
+    """
+    if "application/json" in accept and "text/event-stream" not in accept:
+        async with api.jobs.changes(of_tenant(caller.tenant)) as changes:
+            changed = await changes.wait(min(wait, MAX_WAIT_S))
+        return JSONResponse(ChangeView(changed=changed).model_dump())
+    return EventSourceResponse(_changes(api, caller), ping=int(POLL_INTERVAL_S), sep="\n")
+
+
+async def _changes(api: Services, caller: Principal) -> AsyncIterator[ServerSentEvent]:
+    async with api.jobs.changes(of_tenant(caller.tenant)) as changes:
+        while await caller.is_valid(api):
+            yield ServerSentEvent(ChangeView(changed=True).model_dump_json(), event="jobs.changed")
+            await asyncio.sleep(PAUSE_S)
+            while not await changes.wait(POLL_INTERVAL_S) and await caller.is_valid(api):
+                pass

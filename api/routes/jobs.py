@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from typing import Annotated, Any, TypeVar
@@ -232,9 +233,7 @@ async def _end_of(api: Services, job: Job, end: Watch, wait_s: float) -> Job:
     return job
 
 
-async def wait_until(
-    api: Services, name: str, wait_s: float, read: Callable[[], Awaitable[tuple[T, bool]]]
-) -> T:  # fmt: skip
+async def wait_until(api: Services, name: str, wait_s: float, read: Callable[[], Awaitable[tuple[T, bool]]]) -> T:
     """Return the value of `read` when it is final or after `wait_s` (60 s at most).
 
     Calls `read` again after each change of the batch or delivery `name`. Raises `NotReady` when the server stops.
@@ -337,15 +336,9 @@ def new_key(tenant: str, idempotency_key: str | None) -> JobKey:
 
 
 async def submit(
-    request: Request,
-    api: Services,
-    key: JobKey,
-    job_request: JobRequest,
-    identity: str,
-    *,
-    repeatable: bool,
+    request: Request, api: Services, key: JobKey, job_request: JobRequest, identity: str, *, repeatable: bool,
     origin: Origin,
-) -> Submitted:
+) -> Submitted:  # fmt: skip
     """Submit a job, within the concurrency limit. `identity` is the fingerprint of the request as the client sent it.
 
     A repeatable request finds its existing job. Raises `IdempotencyMismatch` where the fingerprint of the existing job
@@ -419,10 +412,9 @@ def _mismatch(key: JobKey, origin: Origin) -> str:
 
 
 async def _existing(api: Services, key: JobKey) -> Job | None:
-    try:
+    with suppress(UnknownJob):
         return await api.jobs.run(records.read(key))
-    except UnknownJob:
-        return None
+    return None
 
 
 def retry_key(key: JobKey) -> JobKey:

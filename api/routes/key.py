@@ -6,7 +6,6 @@ from fastapi import APIRouter
 
 from penstock.api.auth import Caller
 from penstock.api.errors import problems
-from penstock.api.schemas.jobs import utc_time
 from penstock.api.schemas.key import KeyView, LimitsView
 from penstock.api.services import Api
 from penstock.api_keys import Scope
@@ -22,12 +21,11 @@ async def read_key(api: Api, caller: Caller) -> KeyView:
     Without API keys, every request has all scopes of the tenant `default`.
     """
     record = None if api.keys is None or caller.key_text is None else await api.keys.find(caller.key_text)
-    expires_s = None if record is None else record.expires_s
     return KeyView(
         tenant=caller.tenant,
         name=None if record is None else record.name,
         scopes=[scope for scope in Scope if record is None or scope in record.scopes],
-        expires_at=None if expires_s is None else utc_time(expires_s),
+        expires_at=None if record is None else record.expires_s,
         open=api.keys is None,
         limits=limits_view(api.settings, caller.tenant),
     )

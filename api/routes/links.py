@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
+from pydantic import Field
 
 from penstock.api.auth import Key
 from penstock.api.errors import problems
-from penstock.api.schemas.jobs import utc_time
-from penstock.api.schemas.links import FileLinkView, LinkList
+from penstock.api.schemas.jobs import Outgoing, Time
 from penstock.api.services import Api, Services
 from penstock.errors import MediaNotFound
 from penstock.intake.media import UploadReference, parse_reference
@@ -26,6 +26,24 @@ MAX_INPUTS = 200
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
 
 
+class FileLinkView(Outgoing):
+    """A signed link to a file."""
+
+    #: `artifact`: a file of the result; `input`: an upload that the input names.
+    kind: Literal["artifact", "input"]
+    #: The file's name.
+    name: str
+    pointer: str | None = Field(description="JSON pointer of the reference in the input; null for an artifact.")
+    url: str
+
+
+class LinkList(Outgoing):
+    """Links to the files of a job, all valid until `expires_at`."""
+
+    links: list[FileLinkView]
+    expires_at: Time
+
+
 @router.get("/{job_id}/links", responses=problems(404, 410))
 async def list_links(key: Key, api: Api) -> LinkList:
     """Return short-lived links to a job's artifacts and uploaded inputs: they need no API key, and support ranges.
@@ -34,7 +52,7 @@ async def list_links(key: Key, api: Api) -> LinkList:
     """
     job = await api.journal.run(journal.read(key))
     expires_s = api.settings.link_expires_s
-    expires_at = utc_time(time.time() + expires_s)
+    expires_at = time.time() + expires_s
     links = await asyncio.to_thread(lambda: list(_links(api, job, expires_s)))
     return LinkList(links=links, expires_at=expires_at)
 

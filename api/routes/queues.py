@@ -1,8 +1,9 @@
-"""Queues: depth, throughput, and the operations for operators."""
+"""Queues: depth, throughput, and the operations for operators; and the live workers."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Annotated
 
@@ -11,12 +12,19 @@ from fastapi import APIRouter, Depends, Query
 from penstock.api.auth import Tenant
 from penstock.api.errors import problems
 from penstock.api.routes.jobs import log_submitted, retry_key
-from penstock.api.schemas.queues import DeadLetterList, PurgeView, QueueList, QueueView, RequeueView, queue_view
+from penstock.api.schemas.queues import (
+    DeadLetterList,
+    PurgeView,
+    QueueList,
+    QueueView,
+    RequeueView,
+    WorkerList,
+)
 from penstock.api.services import Api, Services
 from penstock.errors import JobGone, ObjectStoreUnavailable, UnknownJob, UnknownQueue
 from penstock.jobs import JobKey, QueueMode
 from penstock.storage.journal import journal, queue_modes
-from penstock.storage.redis import queues
+from penstock.storage.redis import queues, workers
 
 #: Jobs of one purge or requeue. The response says if more remain.
 MAX_JOBS = 500
@@ -24,6 +32,7 @@ MAX_JOBS = 500
 CONCURRENCY = 16
 
 router = APIRouter(prefix="/v1/queues", tags=["queues"], responses=problems(404, 503))
+workers_router = APIRouter(prefix="/v1/workers", tags=["queues"], responses=problems(503))
 
 
 async def _known(name: str, api: Api) -> str:
@@ -130,10 +139,17 @@ async def _view(api: Services, name: str) -> QueueView:
 
 
 def _view_of(api: Services, name: str, stats: queues.QueueStats) -> QueueView:
-    return queue_view(name, stats, stats.wanted_workers(api.settings.scaling, slots=api.settings.slots))
+    wanted = stats.wanted_workers(api.settings.scaling, slots=api.settings.slots)
+    return QueueView(name=name, wanted_workers=wanted, **asdict(stats))
 
 
 async def _catalogued(api: Services) -> set[str]:
     """Return the queues of the settings and of the models in the catalogue."""
     entries = await api.models.read()
     return {*api.settings.queues, *(entry.queue for entry in entries.values())}
+
+
+@workers_router.get("")
+async def list_workers(api: Api) -> WorkerList:
+    """List the live workers with device, models, batches, and number of running jobs."""
+    return WorkerList(workers=await api.jobs.run(workers.living()))

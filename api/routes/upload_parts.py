@@ -15,7 +15,6 @@ from fastapi import APIRouter, Depends, Request
 from penstock.api.auth import Tenant
 from penstock.api.body import json_body, read_model
 from penstock.api.errors import problems
-from penstock.api.schemas.jobs import utc_time
 from penstock.api.schemas.uploads import CompleteRequest, MultipartView, PartLinkView, PartRequest, PartView
 from penstock.api.services import Api, Services
 from penstock.errors import (
@@ -77,7 +76,7 @@ async def create_part_link(request: Request, api: Api, tenant: Tenant, key: Key)
         method=put.method,
         url=put.url,
         headers=dict(put.headers),
-        expires_at=utc_time(time.time() + put.expires_s),
+        expires_at=time.time() + put.expires_s,
     )
 
 

@@ -16,7 +16,6 @@ from penstock.api.errors import problems
 from penstock.api.idempotency import id_from
 from penstock.api.media import require_room
 from penstock.api.routes.upload_parts import multipart_view
-from penstock.api.schemas.jobs import utc_time
 from penstock.api.schemas.uploads import MultipartView, UploadRequest, UploadView
 from penstock.api.services import Api
 from penstock.errors import ObjectNotFound, PayloadTooLarge
@@ -73,7 +72,7 @@ async def create_upload(
         method=put.method,
         url=put.url,
         headers=dict(put.headers),
-        expires_at=utc_time(time.time() + put.expires_s),
+        expires_at=time.time() + put.expires_s,
         uploaded=uploaded,
     )
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query
 from penstock.api.auth import Caller
 from penstock.api.errors import problems
 from penstock.api.routes.key import limits_view
-from penstock.api.schemas.usage import TenantList, TenantView, UsageReport, key_view, usage_report
+from penstock.api.schemas.usage import TenantKey, TenantList, TenantView, UsageReport, usage_report
 from penstock.api.services import Api, Services
 from penstock.api_keys import KeyRecord
 from penstock.config import DEFAULT_TENANT
@@ -87,7 +87,12 @@ async def _view(api: Services, tenant: str, keys: Sequence[KeyRecord]) -> Tenant
         limits=limits_view(api.settings, tenant),
         device_seconds_today=used.device_s,
         kept_bytes=used.kept_bytes,
-        keys=[key_view(record, at=time.time()) for record in keys],
+        keys=[
+            TenantKey(
+                id=key.id, name=key.name, scopes=key.scopes, state=key.state(at=time.time()), expires_at=key.expires_s
+            )
+            for key in keys
+        ],
     )
 
 

@@ -17,18 +17,15 @@ from penstock.api.auth import Tenant, is_job_id
 from penstock.api.body import json_body, read_model
 from penstock.api.errors import problems
 from penstock.api.idempotency import id_from
-from penstock.api.schemas.jobs import DeliveryView, delivery_view
 from penstock.api.schemas.webhooks import (
     DeliveryPageView,
+    DeliveryView,
     EndpointChange,
     EndpointList,
     EndpointRequest,
     EndpointSecretView,
     EndpointView,
     RotateRequest,
-    delivery_page_view,
-    endpoint_secret_view,
-    endpoint_view,
 )
 from penstock.api.services import Api, Services
 from penstock.errors import StateConflict, UnknownEndpoint
@@ -88,20 +85,20 @@ async def create_endpoint(
     response.headers["Location"] = f"{api.settings.base_url}/v1/webhook-endpoints/{key.id}"
     if not created:
         response.headers["Idempotency-Replayed"] = "true"
-    return endpoint_secret_view(endpoint)
+    return EndpointSecretView.model_validate(endpoint)
 
 
 @router.get("")
 async def list_endpoints(api: Api, tenant: Tenant) -> EndpointList:
     """List the webhook endpoints, oldest first."""
     found = await asyncio.to_thread(endpoints.list_endpoints, api.objects, tenant)
-    return EndpointList(endpoints=list(map(endpoint_view, found)))
+    return EndpointList(endpoints=list(map(EndpointView.model_validate, found)))
 
 
 @router.get("/{endpoint_id}", responses=problems(404))
 async def read_endpoint(key: Key, api: Api) -> EndpointView:
     """Return a webhook endpoint."""
-    return endpoint_view(await _read(api, key))
+    return EndpointView.model_validate(await _read(api, key))
 
 
 @router.patch(
@@ -117,7 +114,7 @@ async def change_endpoint(key: Key, request: Request, api: Api) -> EndpointView:
     if "models" in wanted:
         kept = (await _read(api, key)).models
         wanted = {**wanted, "models": await _models(api, wanted["models"], kept)}
-    return endpoint_view(await api.journal.run(endpoint_changes.change(key, _edit(wanted))))
+    return EndpointView.model_validate(await api.journal.run(endpoint_changes.change(key, _edit(wanted))))
 
 
 @router.delete("/{endpoint_id}", status_code=204, responses=problems(404))
@@ -137,7 +134,7 @@ async def rotate_secret(key: Key, request: Request, api: Api) -> EndpointSecretV
     empty = request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
     overlap_s = None if empty else (await read_model(request, api, RotateRequest)).value.overlap_s
     edit = endpoint_changes.rotated(api.settings.webhook_secret_overlap_s if overlap_s is None else overlap_s)
-    return endpoint_secret_view(await api.journal.run(endpoint_changes.change(key, edit)))
+    return EndpointSecretView.model_validate(await api.journal.run(endpoint_changes.change(key, edit)))
 
 
 @router.post("/{endpoint_id}/test", status_code=202, responses=problems(404, 409))
@@ -150,7 +147,7 @@ async def test_endpoint(key: Key, response: Response, api: Api) -> DeliveryView:
     command = deliveries.send_test(key.tenant, key.id, url=endpoint.url, delivery_id=name, body=_test_body(key))
     delivery = await api.jobs.run(command)
     response.headers["Location"] = f"{api.settings.base_url}/v1/deliveries/{delivery.id}"
-    return delivery_view(delivery)
+    return DeliveryView.model_validate(delivery)
 
 
 @router.get("/{endpoint_id}/deliveries", responses=problems(404, 422))
@@ -158,7 +155,7 @@ async def list_endpoint_deliveries(key: Key, api: Api, limit: Limit = 50, cursor
     """List an endpoint's deliveries with all tries, newest event first."""
     await _read(api, key)
     command = deliveries.endpoint_deliveries(key.tenant, key.id, cursor=cursor, limit=limit)
-    return delivery_page_view(await api.jobs.run(command))
+    return DeliveryPageView.model_validate(await api.jobs.run(command))
 
 
 async def _read(api: Services, key: EndpointKey) -> Endpoint:

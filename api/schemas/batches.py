@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from penstock.api.schemas.jobs import ArtifactView, Outgoing, UriOf, artifact_view, utc_time
+from penstock.api.schemas.jobs import ArtifactView, Outgoing, Time, UriOf, artifact_view
 from penstock.batches import Batch, BatchStatus
 from penstock.models import MAX_NAME_CHARS
 from penstock.requests import DAY_S, Incoming, MetadataKey, MetadataValue
@@ -98,10 +97,10 @@ class BatchView(Outgoing):
     model: str | None
     priority: Literal["low", "normal", "high"]
     idempotency_key: str | None
-    created_at: datetime
-    deadline_at: datetime = Field(description="Time at which unfinished requests are ended.")
-    completed_at: datetime | None
-    expires_at: datetime | None = Field(description="Time from which the batch and its results are deleted (410).")
+    created_at: Time
+    deadline_at: Time = Field(description="Time at which unfinished requests are ended.")
+    completed_at: Time | None
+    expires_at: Time | None = Field(description="Time from which the batch and its results are deleted (410).")
     artifacts: list[ArtifactView] = Field(
         description="`results.jsonl` and `errors.jsonl` once the batch is over, with one line per request."
     )
@@ -123,15 +122,15 @@ def batch_view(batch: Batch, *, base_url: str, uri: UriOf) -> BatchView:
         id=batch.key.id,
         tenant=batch.key.tenant,
         status=batch.status,
-        counts=BatchCountsView.model_validate(batch.counts, from_attributes=True),
+        counts=batch.counts,
         expanded=batch.cursor.requests,
         model=wanted.model,
         priority=wanted.priority,
         idempotency_key=wanted.idempotency_key,
-        created_at=utc_time(wanted.created_us / 1e6),
-        deadline_at=utc_time(wanted.deadline_s),
-        completed_at=None if end is None else utc_time(end.completed_s),
-        expires_at=None if batch.expires_s is None else utc_time(batch.expires_s),
+        created_at=wanted.created_us / 1e6,
+        deadline_at=wanted.deadline_s,
+        completed_at=None if end is None else end.completed_s,
+        expires_at=batch.expires_s,
         artifacts=[] if end is None else [artifact_view(file, batch.key.id, here, uri) for file in end.artifacts],
         metadata=dict(wanted.metadata),
         links=BatchLinksView(self=here, jobs=f"{base_url}/v1/jobs?batch_id={batch.key.id}", cancel=f"{here}/cancel"),

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from penstock.api.schemas.provenance import ProvenanceView
-from penstock.jobs import Artifact, AttemptTimes, Delivery, Job, JobEvent, Phase, Status
+from penstock.jobs import Artifact, Delivery, Job, Phase, Status
 from penstock.models import CatalogueEntry
-from penstock.storage.redis.deliveries import DeliveryRecord
-from penstock.storage.redis.job_logs import JobLines
 
 #: Returns the public URI of an object key; None where objects have no URI outside the service.
 UriOf: TypeAlias = Callable[[str], str] | None
 
 
-class Outgoing(BaseModel):
-    """Base class of responses. Times are ISO 8601 in UTC."""
+def utc_time(seconds: float) -> datetime:
+    """Return the UTC time of seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC)
 
-    model_config = ConfigDict(frozen=True)
+
+#: A time in a response, made from seconds since the epoch.
+Time = Annotated[datetime, BeforeValidator(utc_time)]
+
+
+class Outgoing(BaseModel):
+    """Base class of responses, made from the attributes of records. Times are ISO 8601 in UTC."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
 class ProgressView(Outgoing):
@@ -103,7 +110,7 @@ class ArtifactView(Outgoing):
     #: The address of the bytes; redirects where the object store serves them.
     url: str
     #: Always null: `url` is valid until the job's `expires_at`.
-    url_expires_at: datetime | None
+    url_expires_at: Time | None
 
 
 class PhaseView(Outgoing):
@@ -112,9 +119,9 @@ class PhaseView(Outgoing):
     #: The phase.
     phase: Phase
     #: Time at which it began.
-    started_at: datetime
+    started_at: Time = Field(validation_alias="started_s")
     #: Time at which the next phase began or the attempt ended; null while the phase lasts.
-    ended_at: datetime | None
+    ended_at: Time | None = Field(validation_alias="ended_s")
 
 
 class AttemptView(Outgoing):
@@ -122,16 +129,17 @@ class AttemptView(Outgoing):
 
     #: The attempt's number, from 1.
     number: int
-    fence: str = Field(
+    fence: Annotated[str, BeforeValidator(str)] = Field(
         description="Unique in the job. An attempt that a stopping worker gave back begins again under its number, "
         "with another fence."
     )
     #: The id of its worker.
     worker: str
     #: Time at which the attempt began.
-    started_at: datetime
-    ended_at: datetime | None = Field(
-        description="Null while the attempt runs; for a lost one the time it was noticed."
+    started_at: Time = Field(validation_alias="started_s")
+    ended_at: Time | None = Field(
+        validation_alias="ended_s",
+        description="Null while the attempt runs; for a lost one the time it was noticed.",
     )
     outcome: str | None = Field(
         description="`succeeded`, `failed` or `canceled` for the attempt that ended the job; `retrying` after an error "
@@ -204,12 +212,12 @@ class JobView(Outgoing):
         description="The parts that several workers compute. Null for a job that one worker computes."
     )
     #: Time of the submission.
-    created_at: datetime
+    created_at: Time
     #: Time at which the latest attempt began.
-    started_at: datetime | None
+    started_at: Time | None
     #: Time at which the job ended.
-    completed_at: datetime | None
-    expires_at: datetime | None = Field(description="Time from which the job and its result are deleted (410).")
+    completed_at: Time | None
+    expires_at: Time | None = Field(description="Time from which the job and its result are deleted (410).")
     #: The input from the request.
     input: dict[str, Any]
     #: The output that is no file; null until the job succeeds, and for jobs whose output is files only.
@@ -253,7 +261,7 @@ class EventView(Outgoing):
 
     id: str
     type: str
-    at: datetime
+    at: Time = Field(validation_alias="at_s")
     data: dict[str, Any]
 
 
@@ -273,7 +281,7 @@ class LineView(Outgoing):
     """A line that a processor or a runner logged or printed."""
 
     #: Time by the worker's clock.
-    at: datetime
+    at: Time = Field(validation_alias="at_s")
     #: The number of the attempt.
     attempt: int
     #: The part that said it.
@@ -290,38 +298,6 @@ class LineList(Outgoing):
     lines: list[LineView]
     #: The number of lines that were left out: of long attempts those in the middle, and of many the oldest.
     cut: int
-
-
-class TryView(Outgoing):
-    """One try of a delivery. `status` is the receiver's HTTP status; null without a response."""
-
-    number: int
-    at: datetime
-    status: int | None
-    note: str
-    latency_ms: float | None = Field(description="Null where no request was sent.")
-    answer: str = Field(description="The beginning of the receiver's response.")
-
-
-class DeliveryView(Outgoing):
-    """A webhook delivery: one event to one receiver. `id` is its `webhook-id`."""
-
-    id: str
-    job: str | None = Field(description="The job's id; null for an event without a job.")
-    endpoint: str | None = Field(description="The endpoint's id; null for a webhook from the job's request.")
-    event: str
-    url: str
-    state: Delivery
-    created_at: datetime
-    tries: int
-    next_attempt_at: datetime | None = Field(description="Null after the last try, and during a try.")
-    log: list[TryView]
-
-
-class DeliveryList(Outgoing):
-    """A job's webhook deliveries."""
-
-    deliveries: list[DeliveryView]
 
 
 class ModelList(Outgoing):
@@ -355,19 +331,19 @@ def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, An
         queue_position=job.queue_position,
         eta_seconds=job.eta_s,
         model_problem=job.model_problem,
-        progress=ProgressView.model_validate(job.progress, from_attributes=True),
-        parts=PartsView.model_validate(job.parts, from_attributes=True) if job.parts else None,
-        created_at=utc_time(job.created_s),
-        started_at=_optional_utc_time(job.started_s),
-        completed_at=_optional_utc_time(job.completed_s),
-        expires_at=_optional_utc_time(job.expires_s),
+        progress=job.progress,
+        parts=job.parts,
+        created_at=job.created_s,
+        started_at=job.started_s,
+        completed_at=job.completed_s,
+        expires_at=job.expires_s,
         input=dict(wanted.input),
         output=_output(job),
         artifacts=[artifact_view(artifact, job.key.id, here, uri) for artifact in job.artifacts],
-        error=ErrorView.model_validate(job.error.to_json()) if job.error else None,
+        error=job.error,
         metrics=_metrics(job),
-        provenance=None if provenance is None else ProvenanceView.model_validate(provenance),
-        attempts=[_attempt_view(each) for each in job.attempts],
+        provenance=provenance,
+        attempts=job.attempts,
         metadata=dict(wanted.metadata),
         delivery=job.delivery,
         retry_of=wanted.retry_of,
@@ -382,73 +358,6 @@ def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, An
             logs=f"{here}/logs",
         ),
     )
-
-
-def _attempt_view(attempt: AttemptTimes) -> AttemptView:
-    return AttemptView(
-        number=attempt.number,
-        fence=str(attempt.fence),
-        worker=attempt.worker,
-        started_at=utc_time(attempt.started_s),
-        ended_at=_optional_utc_time(attempt.ended_s),
-        outcome=attempt.outcome,
-        phases=[
-            PhaseView(phase=each.phase, started_at=utc_time(each.started_s), ended_at=_optional_utc_time(each.ended_s))
-            for each in attempt.phases
-        ],
-    )
-
-
-def event_view(event: JobEvent) -> EventView:
-    """Return the public view of an event."""
-    return EventView(id=event.id, type=event.type, at=utc_time(event.at_s), data=dict(event.data))
-
-
-def line_list(found: JobLines) -> LineList:
-    """Return the public view of a job's lines."""
-    return LineList(
-        lines=[
-            LineView(
-                at=utc_time(line.at_s),
-                attempt=line.attempt,
-                source="runner" if line.source == "runner" else "processor",
-                level=line.level,
-                text=line.text,
-            )
-            for line in found.lines
-        ],
-        cut=found.cut,
-    )
-
-
-def delivery_view(row: DeliveryRecord) -> DeliveryView:
-    """Return the public view of a delivery."""
-    tries = [
-        TryView(number=t.number, at=utc_time(t.at_s), status=t.status, note=t.note, latency_ms=t.latency_ms,
-                answer=t.answer)
-        for t in row.log
-    ]  # fmt: skip
-    return DeliveryView(
-        id=row.id,
-        job=row.key.id or None,
-        endpoint=row.endpoint,
-        event=row.event,
-        url=row.url,
-        state=row.state,
-        created_at=utc_time(row.created_s),
-        tries=row.tries,
-        next_attempt_at=_optional_utc_time(row.due_s),
-        log=tries,
-    )
-
-
-def utc_time(seconds: float) -> datetime:
-    """Return the UTC time of seconds since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _optional_utc_time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else utc_time(seconds)
 
 
 def _priority(head_starts: int) -> Literal["low", "normal", "high"]:
@@ -466,7 +375,7 @@ def _metrics(job: Job) -> dict[str, float]:
 def _output(job: Job) -> OutputView | None:
     if job.text is None and job.data is None:
         return None
-    return OutputView(text=job.text, data=None if job.data is None else dict(job.data))
+    return OutputView.model_validate(job)
 
 
 def artifact_view(artifact: Artifact, owner: str, here: str, uri: UriOf) -> ArtifactView:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import Field
 
-from penstock.api.schemas.jobs import Outgoing
+from penstock.api.schemas.jobs import Outgoing, Time
 from penstock.api_keys import Scope
 
 
@@ -34,7 +32,7 @@ class KeyView(Outgoing):
     name: str | None = Field(description="The name that the key was given; null without API keys.")
     #: The permissions of the key.
     scopes: list[Scope]
-    expires_at: datetime | None = Field(description="Null for a key that does not expire.")
+    expires_at: Time | None = Field(description="Null for a key that does not expire.")
     #: True where the service needs no API keys.
     open: bool
     #: The limits of the tenant.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AliasPath, BeforeValidator, Field
 
-from penstock.api.schemas.jobs import JobView, Outgoing, utc_time
+from penstock.api.schemas.jobs import JobView, Outgoing, Time
 from penstock.jobs import QueueMode
-from penstock.storage.redis.queues import QueueStats
-from penstock.storage.redis.workers import LiveWorker
 
 
 class QueueView(Outgoing):
@@ -49,21 +45,27 @@ class ServedModelView(Outgoing):
     encoder_cache_bytes: int | None
 
 
+def _in_state(name: str) -> AliasPath:
+    return AliasPath("state", name)
+
+
 class WorkerView(Outgoing):
     """A live worker, seen within about three polls. The worker reports all fields but `running`."""
 
     id: str
-    host: str
+    host: str = Field(validation_alias=_in_state("host"))
     #: `draining`: the worker claims no more jobs.
-    state: Literal["serving", "draining"]
-    queues: list[str]
-    slots: int
+    state: Annotated[
+        Literal["serving", "draining"], BeforeValidator(lambda draining: "draining" if draining else "serving")
+    ] = Field(validation_alias=_in_state("draining"))
+    queues: list[str] = Field(validation_alias=_in_state("queues"))
+    slots: int = Field(validation_alias=_in_state("slots"))
     #: Jobs that the worker holds.
     running: int
     #: `cpu`, or the name of the accelerator.
-    device: str
-    models: list[ServedModelView]
-    started_at: datetime
+    device: str = Field(validation_alias=_in_state("device"))
+    models: list[ServedModelView] = Field(validation_alias=_in_state("models"))
+    started_at: Time = Field(validation_alias=_in_state("started_s"))
 
 
 class WorkerList(Outgoing):
@@ -96,36 +98,3 @@ class RequeueView(Outgoing):
 
     jobs: list[JobView]
     more: bool
-
-
-def queue_view(name: str, stats: QueueStats, wanted_workers: int) -> QueueView:
-    """Return the public view of a queue that wants so many workers."""
-    return QueueView(
-        name=name,
-        queued=stats.queued,
-        running=stats.running,
-        oldest_age_s=stats.oldest_age_s,
-        throughput_per_s=stats.throughput_per_s,
-        workers=stats.workers,
-        slots=stats.slots,
-        eta_s=stats.eta_s,
-        mode=stats.mode,
-        dead_letters=stats.dead_letters,
-        wanted_workers=wanted_workers,
-    )
-
-
-def worker_view(live: LiveWorker) -> WorkerView:
-    """Return the operators' view of a worker."""
-    state = live.state
-    return WorkerView(
-        id=live.id,
-        host=state.host,
-        state="draining" if state.draining else "serving",
-        queues=list(state.queues),
-        slots=state.slots,
-        running=live.running,
-        device=state.device,
-        models=[ServedModelView(**asdict(model)) for model in state.models],
-        started_at=utc_time(state.started_s),
-    )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from penstock.api.schemas.jobs import Outgoing
+from penstock.api.schemas.jobs import Outgoing, Time
 from penstock.multipart import MAX_PARTS
 from penstock.requests import Incoming
 
@@ -47,7 +46,7 @@ class UploadView(Outgoing):
     method: str
     url: str
     headers: dict[str, str]
-    expires_at: datetime
+    expires_at: Time
     #: True where the file already arrived under the same `Idempotency-Key` and need not be sent.
     uploaded: bool
 
@@ -79,4 +78,4 @@ class PartLinkView(Outgoing):
     method: str
     url: str
     headers: dict[str, str]
-    expires_at: datetime
+    expires_at: Time

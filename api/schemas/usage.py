@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 from pydantic import Field
 
-from penstock.api.schemas.jobs import Outgoing, utc_time
+from penstock.api.schemas.jobs import Outgoing, Time
 from penstock.api.schemas.key import LimitsView
-from penstock.api_keys import KeyRecord
 from penstock.storage.redis.fields import MICRO
 from penstock.storage.redis.usage import UsageRow
 
@@ -70,7 +69,7 @@ class TenantKey(Outgoing):
     scopes: list[str]
     #: `active`, `expired` or `revoked`.
     state: str
-    expires_at: datetime | None
+    expires_at: Time | None
 
 
 class TenantView(Outgoing):
@@ -99,14 +98,6 @@ def usage_report(rows: Iterable[UsageRow], first: date, last: date) -> UsageRepo
         total.update(row.sums)
     days = [UsageDay(tenant=r.tenant, model=r.model, day=r.day, **_sums(r.sums)) for r in listed]
     return UsageReport(**{"from": first, "to": last}, rows=days, total=UsageSums(**_sums(total)))
-
-
-def key_view(record: KeyRecord, *, at: float) -> TenantKey:
-    """Return a key as an administrator sees it."""
-    expires_at = None if record.expires_s is None else utc_time(record.expires_s)
-    return TenantKey(
-        id=record.id, name=record.name, scopes=list(record.scopes), state=record.state(at=at), expires_at=expires_at
-    )
 
 
 def _sums(sums: Mapping[str, int]) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AliasPath, BeforeValidator, Field, StringConstraints
 
-from penstock.api.schemas.jobs import DeliveryView, Outgoing, delivery_view, utc_time
-from penstock.jobs import Webhook
+from penstock.api.schemas.jobs import Outgoing, Time, utc_time
+from penstock.jobs import Delivery, Webhook
 from penstock.requests import Incoming, WebhookEvent
-from penstock.storage.journal.endpoints import Endpoint, EndpointKey
-from penstock.storage.redis.deliveries import DeliveryPage, DeliveryRecord
+from penstock.storage.journal.endpoints import Endpoint, EndpointKey, Secret
 
 MAX_OVERLAP_S = 7 * 86_400
 
@@ -62,10 +61,15 @@ class RotateRequest(Incoming):
     overlap_s: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S)] | None = None
 
 
+def _last_end(secrets: Sequence[Secret]) -> datetime | None:
+    ends = [secret.until_s for secret in secrets if secret.until_s is not None]
+    return utc_time(max(ends)) if ends else None
+
+
 class EndpointView(Outgoing):
     """A webhook endpoint."""
 
-    id: str
+    id: str = Field(validation_alias=AliasPath("key", "id"))
     object: Literal["webhook_endpoint"] = "webhook_endpoint"
     url: str
     events: list[str]
@@ -73,9 +77,9 @@ class EndpointView(Outgoing):
     description: str
     enabled: bool
     disabled_reason: str | None = Field(description="The reason where the service disabled the endpoint itself.")
-    created_at: datetime
+    created_at: Time = Field(validation_alias="created_s")
     #: Time at which the last old secret stops signing; null where only one secret signs.
-    old_secrets_until: datetime | None
+    old_secrets_until: Annotated[datetime | None, BeforeValidator(_last_end)] = Field(validation_alias="secrets")
 
 
 class EndpointSecretView(EndpointView):
@@ -88,6 +92,42 @@ class EndpointList(Outgoing):
     """A tenant's webhook endpoints, oldest first."""
 
     endpoints: list[EndpointView]
+
+
+class TryView(Outgoing):
+    """One try of a delivery. `status` is the receiver's HTTP status; null without a response."""
+
+    number: int
+    at: Time = Field(validation_alias="at_s")
+    status: int | None
+    note: str
+    latency_ms: float | None = Field(description="Null where no request was sent.")
+    answer: str = Field(description="The beginning of the receiver's response.")
+
+
+class DeliveryView(Outgoing):
+    """A webhook delivery: one event to one receiver. `id` is its `webhook-id`."""
+
+    id: str
+    job: Annotated[str | None, BeforeValidator(lambda job_id: job_id or None)] = Field(
+        validation_alias=AliasPath("key", "id"), description="The job's id; null for an event without a job."
+    )
+    endpoint: str | None = Field(description="The endpoint's id; null for a webhook from the job's request.")
+    event: str
+    url: str
+    state: Delivery
+    created_at: Time = Field(validation_alias="created_s")
+    tries: int
+    next_attempt_at: Time | None = Field(
+        validation_alias="due_s", description="Null after the last try, and during a try."
+    )
+    log: list[TryView]
+
+
+class DeliveryList(Outgoing):
+    """A job's webhook deliveries."""
+
+    deliveries: list[DeliveryView]
 
 
 class DeliveryPageView(Outgoing):
@@ -109,41 +149,6 @@ class RedeliveryView(Outgoing):
 
     deliveries: int
     more: bool
-
-
-def endpoint_view(endpoint: Endpoint) -> EndpointView:
-    """Return the public view of an endpoint."""
-    return EndpointView(**_fields(endpoint))
-
-
-def endpoint_secret_view(endpoint: Endpoint) -> EndpointSecretView:
-    """Return the public view of an endpoint with its secret."""
-    return EndpointSecretView(**_fields(endpoint), secret=endpoint.secret)
-
-
-def delivery_page_view(page: DeliveryPage) -> DeliveryPageView:
-    """Return the public view of a page of deliveries."""
-    return DeliveryPageView(deliveries=list(map(delivery_view, page.deliveries)), next_cursor=page.next_cursor)
-
-
-def dead_deliveries_view(rows: tuple[DeliveryRecord, ...], *, more: bool) -> DeadDeliveries:
-    """Return the public view of failed deliveries."""
-    return DeadDeliveries(deliveries=list(map(delivery_view, rows)), more=more)
-
-
-def _fields(endpoint: Endpoint) -> dict[str, Any]:
-    ends = [secret.until_s for secret in endpoint.secrets if secret.until_s is not None]
-    return {
-        "id": endpoint.key.id,
-        "url": endpoint.url,
-        "events": list(endpoint.events),
-        "models": list(endpoint.models),
-        "description": endpoint.description,
-        "enabled": endpoint.enabled,
-        "disabled_reason": endpoint.disabled_reason,
-        "created_at": utc_time(endpoint.created_s),
-        "old_secrets_until": utc_time(max(ends)) if ends else None,
-    }
 
 
 def _unique(values: list[Any]) -> tuple[Any, ...]:

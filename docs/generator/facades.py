@@ -11,7 +11,6 @@ from penstock.api.access import scope_of
 from penstock.api.facades.openai import audio, batches, files, routes
 from penstock.api.facades.pooling import routes as pooling
 from penstock.api.facades.runpod import routes as runpod
-from penstock.api.facades.scoring import routes as scoring
 
 
 def table() -> str:
@@ -22,7 +21,7 @@ def table() -> str:
 
 def facade_routes() -> Iterator[APIRoute]:
     """Yield the facade routes that are not in `docs/openapi.json`."""
-    routers = (pooling, scoring, routes, audio, files, batches, runpod)
+    routers = (pooling, routes, audio, files, batches, runpod)
     for router in (each.router for each in routers):
         yield from (route for route in router.routes if isinstance(route, APIRoute))
 

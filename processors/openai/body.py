@@ -1,7 +1,7 @@
-"""Bodies of requests in OpenAI's protocol: the parameters as they are, and the media beside them as bytes.
+"""Bodies of requests in OpenAI's protocol, with the bytes of their media apart.
 
-A body has an empty text in the place of each medium, and a list names the places: the bytes go to the engine as arrays,
-and the runner inserts them as `data:` URLs (`filled`).
+A body has an empty text in place of each medium. A list names the places, and the engine gets the bytes as arrays. The
+runner inserts the bytes as `data:` URLs (`filled`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from penstock.errors import InvalidInput
-from penstock.processors.openai.media_types import media_type, require
+from penstock.errors import InvalidInput, MediaUnreadable
 from penstock.processors.openai.options import MediaKind
 from penstock.processors.openai.request import ChatRequest
 from penstock.reports import Issue
@@ -35,11 +34,20 @@ _KINDS: Mapping[str, tuple[MediaKind, str]] = MappingProxyType(
         "file": ("file", "files"), "image_embeds": ("image", "images"),
     }
 )  # fmt: skip
+#: Bytes at the beginning of a file that tell its media type; the server decodes the files.
+_HEAD_BYTES = 16
+_SIGNATURES = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"), (0, b"\xff\xd8\xff", "image/jpeg"), (0, b"GIF8", "image/gif"),
+    (8, b"WEBP", "image/webp"), (0, b"II*\0", "image/tiff"), (0, b"MM\0*", "image/tiff"), (0, b"BM", "image/bmp"),
+    (8, b"WAVE", "audio/wav"), (0, b"ID3", "audio/mp3"), (0, b"\xff\xfb", "audio/mp3"), (0, b"\xff\xf3", "audio/mp3"),
+    (0, b"fLaC", "audio/flac"), (0, b"OggS", "audio/ogg"), (4, b"ftypM4A", "audio/m4a"),
+    (4, b"ftyp", "video/mp4"), (0, b"\x1aE\xdf\xa3", "video/webm"), (0, b"%PDF-", "application/pdf"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A file that belongs into a body."""
+    """The file of a medium, and its place in a body."""
 
     #: Names and indices from the body to the text.
     at: tuple[str | int, ...]
@@ -60,7 +68,7 @@ class Medium:
 
 
 def part_of(body: Mapping[str, Any], medium: Medium) -> dict[str, Any]:
-    """Return the object of a body in which a medium has its place."""
+    """Return the object of a body that holds a medium."""
     inner: Any = body
     for name in medium.at[:-1]:
         inner = inner[name]
@@ -69,7 +77,7 @@ def part_of(body: Mapping[str, Any], medium: Medium) -> dict[str, Any]:
 
 
 def parameters(request: BaseModel) -> dict[str, Any]:
-    """Return the parameters that a request has."""
+    """Return the parameters that a request sets."""
     return request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
@@ -88,7 +96,7 @@ def chat_body(request: ChatRequest, file: FileOf) -> tuple[dict[str, Any], list[
 
 
 def check_media(media: Sequence[Medium], most: Mapping[MediaKind, int]) -> None:
-    """Raise `InvalidInput` that points to the first medium beyond the number of its kind; kinds without one pass."""
+    """Raise `InvalidInput` for the first medium beyond the limit of its kind; kinds without a limit pass."""
     counts = Counter[MediaKind]()
     for medium in media:
         kind, words = _KINDS[str(medium.at[-2])]
@@ -100,7 +108,7 @@ def check_media(media: Sequence[Medium], most: Mapping[MediaKind, int]) -> None:
 
 
 def filled(body: Mapping[str, Any], media: Sequence[tuple[Sequence[str | int], str, bytes]]) -> Mapping[str, Any]:
-    """Insert media (place, text before, bytes) into a body, which is changed, and return the body."""
+    """Insert media (place, text before, bytes) into a body in place, and return the body."""
     for at, before, data in media:
         inner: Any = body
         for name in at[:-1]:
@@ -124,7 +132,7 @@ def _media(part: Mapping[str, Any], at: tuple[str | int, ...], file: FileOf) -> 
     match part["type"]:
         case ("image_url" | "video_url") as kind:
             path = file(part[kind]["url"])
-            yield Medium((*at, kind, "url"), f"data:{require(path, kind.removesuffix('_url'))};base64,", path)
+            yield Medium((*at, kind, "url"), f"data:{require_family(path, kind.removesuffix('_url'))};base64,", path)
         case "input_audio":
             yield Medium((*at, "input_audio", "data"), "", file(part["input_audio"]["data"]))
         case "image_embeds":
@@ -139,7 +147,24 @@ def _moved(part: dict[str, Any], medium: Medium) -> Medium:
     kind, field = str(medium.at[-2]), str(medium.at[-1])
     part[kind][field] = ""
     if kind == "input_audio":
-        part[kind].setdefault("format", require(medium.path, "audio").removeprefix("audio/"))
+        part[kind].setdefault("format", require_family(medium.path, "audio").removeprefix("audio/"))
     if kind == "file":
         part[kind].setdefault("filename", medium.path.name)
     return medium
+
+
+def media_type(path: Path) -> str:
+    """Return the media type of a file; `application/octet-stream` for an unknown one."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    found = (kind for at, bytes_, kind in _SIGNATURES if head[at : at + len(bytes_)] == bytes_)
+    return next(found, "application/octet-stream")
+
+
+def require_family(path: Path, family: str) -> str:
+    """Return the media type of a file of a family, such as `image`; raise `MediaUnreadable` for another file."""
+    found = media_type(path)
+    if not found.startswith(f"{family}/"):
+        known = ", ".join(dict.fromkeys(kind for _, _, kind in _SIGNATURES if kind.startswith(f"{family}/")))
+        raise MediaUnreadable(f"The file is no {family} of a known type ({known}).")
+    return found

@@ -1,6 +1,6 @@
-"""Embeddings of images in chats of vLLM, by which a tenant with `raw_tensors` replaces the images.
+"""Embeddings in place of images in chats of vLLM, for tenants with `raw_tensors`.
 
-vLLM's engine does not survive some shapes that do not fit its model, so each file is checked first.
+Some shapes that do not fit the model end vLLM's engine, so each file is checked first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from penstock.processors.openai.options import EngineOptions, RequestOptions
 
 #: The part of a message, and the arrays of its file by the library's names.
 PART, VALUES, GRID = "image_embeds", "image_embeds", "image_grid_thw"
-#: Values of `model_type` that were tried. vLLM 0.32 takes those of a Qwen2.5-Omni, too, and its engine dies of them.
+#: Supported values of `model_type`. vLLM 0.32 also accepts embeddings for Qwen2.5-Omni, but its engine crashes.
 _TYPES = ("qwen2_vl",)
-#: vLLM's engine argument without which it takes none.
+#: vLLM's engine argument that permits embeddings.
 _SWITCH = "enable_mm_embeds"
 #: The largest side of a grid, in patches.
 _MOST = 2**15
@@ -34,7 +34,7 @@ _MOST = 2**15
 
 @dataclass(frozen=True, slots=True)
 class ImageEmbeddings:
-    """Embeddings of one image, as a model takes them."""
+    """The shape of the embeddings of one image for a model."""
 
     #: Numbers of an embedding: the width of the language model.
     width: int
@@ -43,7 +43,7 @@ class ImageEmbeddings:
 
     @classmethod
     def of(cls, model: Model, options: RequestOptions) -> ImageEmbeddings | None:
-        """Return the embeddings of a model as its `config.json` describes them; None if it takes none."""
+        """Return the shape of a model's embeddings by its `config.json`; None for a model that accepts none."""
         config: Mapping[str, Any] = read_config(model) if isinstance(options, EngineOptions) else {}
         if config.get("model_type") not in _TYPES or not (
             isinstance(options, EngineOptions) and options.engine.get(_SWITCH) is True

@@ -1,4 +1,4 @@
-"""The kinds of media that a chat's model takes: those of its record, or those that its directory speaks of."""
+"""Kinds of media that a chat model accepts, from its record or from the configuration files in its directory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from penstock.models import Model
 from penstock.processors.directory import read_config
 from penstock.processors.openai.options import MEDIA_KINDS, EngineOptions, MediaKind, RequestOptions
 
-#: Parts of names in a model's description that show that vLLM takes a kind of media. It takes no files.
+#: Kind of media -> parts of field names in the configuration of models that accept the kind. vLLM accepts no files.
 _WORDS: Mapping[MediaKind, tuple[str, ...]] = {
     "image": ("image", "img", "vision", "visual"), "video": ("video",), "audio": ("audio", "speech"),
 }  # fmt: skip
-#: Files of a directory that describe its model; without one of the first two nothing is known.
+#: Configuration files of a model. Without one of `_MAIN` the kinds are unknown.
 _MAIN = ("config.json", "params.json")
 _FURTHER = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
 def kinds_of(model: Model, options: RequestOptions) -> tuple[MediaKind, ...] | None:
-    """Return the kinds of media that a model takes, as its record or its directory says; None: unknown, maybe all.
+    """Return the kinds of media that a model accepts by its record or its configuration files; None where unknown.
 
-    A kind that no name in the directory's description contains is surely not taken. vLLM may refuse one that is named:
-    `penstock models check` asks it. Raises `ModelUnavailable` for a broken description.
+    A kind without any field in the configuration files is not accepted. vLLM may still reject a kind with such fields;
+    `penstock models check` tests each kind. Raises `ModelUnavailable` for an invalid configuration file.
     """
     known = _described(model) if isinstance(options, EngineOptions) else None
     if known is None and all(options.media.values()):
@@ -32,7 +32,7 @@ def kinds_of(model: Model, options: RequestOptions) -> tuple[MediaKind, ...] | N
 
 
 def _described(model: Model) -> Collection[MediaKind] | None:
-    """Return the kinds of which the directory speaks; None where nothing describes the model."""
+    """Return the kinds with fields in the configuration files; None without a main configuration file."""
     described = [read_config(model, name) for name in (*_MAIN, *_FURTHER)]
     if not any(described[: len(_MAIN)]):
         return None

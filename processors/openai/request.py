@@ -246,7 +246,7 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 def request_for(request: type[RequestT], options: RequestOptions) -> type[RequestT]:
-    """Return the request of a model: with an adapter if it has some, and with the parameters that it passes on."""
+    """Return the request type of a model, with its adapters and the further parameters that it passes on."""
     if options.adapters:
         about = Field(default=None, description="LoRA adapter of the model; default: none.")
         named: dict[str, Any] = {"adapter": (Literal[tuple(options.adapters)] | None, about)}
@@ -255,7 +255,7 @@ def request_for(request: type[RequestT], options: RequestOptions) -> type[Reques
 
 
 def taking(kinds: Collection[MediaKind] | None, *, embeddings: bool = False) -> type[ChatRequest]:
-    """Return the request of chats with media of these kinds (None: of all) and perhaps embeddings of images."""
+    """Return the request type of chats with media of these kinds (None: all), and perhaps embeddings of images."""
     if kinds is None and not embeddings:
         return ChatRequest
     kinds = _MEDIA_PARTS if kinds is None else kinds
@@ -276,7 +276,7 @@ def taking(kinds: Collection[MediaKind] | None, *, embeddings: bool = False) -> 
 
 
 def passing(request: type[RequestT], passed: bool | Sequence[str]) -> type[RequestT]:
-    """Return the request with further parameters of these names and any value; True: of all names."""
+    """Return the request type with further parameters of any value: those of these names, or all for True."""
     if passed is True:
         config = {**request.model_config, "extra": "allow"}
         inside = {"__module__": __name__, "model_config": config}

@@ -11,11 +11,10 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.exchange import Exchange
 from penstock.processors.limits import check_items
-from penstock.processors.openai.body import Medium, chat_body, check_media, parameters
+from penstock.processors.openai.body import Medium, chat_body, check_media, parameters, part_of
 from penstock.processors.openai.image_embeddings import ImageEmbeddings
 from penstock.processors.openai.kinds import kinds_of
 from penstock.processors.openai.options import EngineOptions, options_of
-from penstock.processors.openai.recordings import check_recordings
 from penstock.processors.openai.request import ChatRequest, CompletionRequest, Sampling, request_for, taking
 from penstock.processors.outputs import OUTPUTS
 
@@ -32,6 +31,10 @@ ASKED = Exchange(
 )
 #: Bytes of all media of a request, at most: they are in memory until the server has answered.
 MAX_MEDIA_BYTES = 64 * 2**20
+#: The formats that OpenAI's protocol names. vLLM refuses others in some messages, and goes by the file's bytes anyway.
+_NAMED = ("wav", "mp3")
+#: Samples a second that are made of a recording. They are counted and dropped.
+_RATE_HZ = 16_000
 
 
 class OpenAIChat:
@@ -92,11 +95,29 @@ class OpenAICompletion:
         return Dummy({"prompt": "Hello", "max_tokens": 1})
 
 
+def check_recordings(body: Mapping[str, Any], media: Sequence[Medium], limits: Limits) -> None:
+    """Decode the recordings of a chat before vLLM's server gets them, and name their formats as vLLM takes them.
+
+    A recording that crashes its decoder ends the process of its job, and not the server with the requests of all jobs.
+    vLLM also answers 500 to many damaged recordings.
+    Raises `MediaTooLarge` for more than `limits.max_seconds`, and `MediaUnreadable` for a file that cannot be decoded.
+    """
+    for medium in media:
+        if medium.at[-2] != "input_audio":
+            continue
+        from penstock.processors.speech.recording import read_audio  # with PyAV, which models without audio do not need
+
+        for _ in read_audio(medium.path, limits, _RATE_HZ):
+            pass
+        part = part_of(body, medium)
+        part["format"] = part["format"] if part["format"] in _NAMED else _NAMED[0]
+
+
 def answered(outputs: Iterator[Output], sink: ArtifactSink) -> Result:
     """Stream the text to the sink and return the result.
 
-    A request that failed half way is sent again, and its text may differ from then on: what was streamed cannot be
-    taken back, so a different text is only in the result.
+    A request that failed half way is sent again, and may produce a different text. Streamed text cannot be withdrawn,
+    so a different text is in the result only.
     """
     said, answer = "", dict[str, Any]()
     for output in outputs:
@@ -123,7 +144,7 @@ def text_of(choices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _holds_more(choice: Mapping[str, Any]) -> bool:
-    """Return True for an answer that is more than its text."""
+    """Return True for an answer with log probabilities, tool calls or other fields beside its text."""
     message = choice.get("message") or {}
     return bool(choice.get("logprobs")) or any(message.get(name) for name in message if name not in ("role", "content"))
 

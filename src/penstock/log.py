@@ -42,7 +42,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 _CONTROL_OR_LINE = re.compile(rf"[\t\n]|{_CONTROL.pattern}")
 #: Libraries that log every request at `info`.
 _TALKATIVE = (
-    "httpx", "httpcore", "botocore", "boto3", "s3transfer", "urllib3", "kombu", "asyncio", "celery.app.trace",
+    "httpx2", "httpcore2", "botocore", "boto3", "s3transfer", "urllib3", "kombu", "asyncio", "celery.app.trace",
     "celery.worker.strategy",
 )  # fmt: skip
 #: rasterio._env warns of every driver in GDAL_SKIP that this build of GDAL lacks; bitsandbytes warns of every cast, in

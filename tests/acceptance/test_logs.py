@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -115,7 +115,7 @@ def test_no_secret_and_no_signed_query_string_is_in_any_log(run: tuple[Stack, Us
         for secret in used.secrets:
             assert secret not in text, f"{path.name} has {secret}"
         for link in used.links:
-            query = httpx.URL(link).query.decode()
+            query = httpx2.URL(link).query.decode()
             assert query, link
             assert query not in text, f"{path.name} has the query of {link}"
         assert (leak := SIGNED.search(text)) is None, (
@@ -151,7 +151,7 @@ def _use(stack: Stack, pair: str, used: Used) -> None:
     bad = stack.data / f"{MARK}.tif"
     bad.write_bytes(b"II*\0" + FORGED.encode() * 20)
     hook = {"url": f"http://{pair}/{MARK}?token={TOKEN}"}
-    with stack.client() as client, httpx.Client(base_url=stack.url, trust_env=False, timeout=60) as http:
+    with stack.client() as client, httpx2.Client(base_url=stack.url, trust_env=False, timeout=60) as http:
         http.headers["Authorization"] = f"Bearer {used.api_key or TOKEN}"
         scene, broken = client.upload(sample), client.upload(bad)
         good = {"model": "csmask", "input": {"scene": scene}, "metadata": {"note": FORGED}, "webhook": hook}
@@ -166,14 +166,14 @@ def _use(stack: Stack, pair: str, used: Used) -> None:
             "/v1/uploads", json={"filename": FORGED, "content_type": "image/tiff", "size_bytes": 3}
         ).json()
         used.links.append(grant["url"])
-        httpx.put(grant["url"], content=b"abc", headers={"content-type": "image/tiff"}, trust_env=False)
+        httpx2.put(grant["url"], content=b"abc", headers={"content-type": "image/tiff"}, trust_env=False)
         _mistakes(http, pair)
         _misplace(http, used.api_key or TOKEN, refused=used.api_key is not None)
     with suppress(ClientError), Client(stack.url, api_key=used.api_key) as client:
         client.submit(FORGED, {"scene": FORGED})
 
 
-def _post(http: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
+def _post(http: httpx2.Client, body: dict[str, Any]) -> dict[str, Any]:
     headers = {"Idempotency-Key": TOKEN + str(len(json.dumps(body)))}
     response = http.post("/v1/jobs", json=body, headers=headers)
     assert response.status_code == 202, response.text
@@ -181,7 +181,7 @@ def _post(http: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
     return job
 
 
-def _mistakes(http: httpx.Client, pair: str) -> None:
+def _mistakes(http: httpx2.Client, pair: str) -> None:
     for url in (
         f"http://user:{PASSWORD}@{pair}/",
         f"ftp://{pair}/?sig={TOKEN}",
@@ -194,7 +194,7 @@ def _mistakes(http: httpx.Client, pair: str) -> None:
     http.get("/v1/jobs/" + MARK, headers={"host": "127.0.0.1", "traceparent": MARK, "user-agent": MARK})
 
 
-def _misplace(http: httpx.Client, key: str, *, refused: bool) -> None:
+def _misplace(http: httpx2.Client, key: str, *, refused: bool) -> None:
     """Put a key, spoiled ones too, where keys do not belong."""
     for sent in (f"Bearer {key}x", f"Basic {key}", key, f"Bearer {key[:-1]}"):
         answer = http.get("/v1/jobs", headers={"Authorization": sent, "X-Api-Key": key, "Cookie": f"session={key}"})
@@ -211,7 +211,7 @@ def _break(stack: Stack) -> None:
     try:
         path = f"/v1/queues/{quote(FORGED, safe='')}?signature={TOKEN}"
         key = {"Authorization": f"Bearer {stack.api_key or TOKEN}"}
-        assert httpx.get(stack.url + path, headers=key, trust_env=False, timeout=60).status_code == 503
+        assert httpx2.get(stack.url + path, headers=key, trust_env=False, timeout=60).status_code == 503
     finally:
         valkey.resume()
     stack.kill("valkey")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from owslib.ogcapi.processes import Processes
 
@@ -47,7 +47,7 @@ def test_owslib_describes_executes_polls_fetches_and_dismisses(tmp_path: Path) -
         client.download(client.job(job), tmp_path / "native")
         assert results["stats"]["value"] == json.loads((tmp_path / "native" / "stats.json").read_text())
         assert (results["stats"]["value"]["scene"]["width"], results["stats"]["mediaType"]) == (128, "application/json")
-        assert httpx.get(results["classes"]["href"]).content == (tmp_path / "native" / "classes.tif").read_bytes()
+        assert httpx2.get(results["classes"]["href"]).content == (tmp_path / "native" / "classes.tif").read_bytes()
         assert not (tmp_path / "native" / "preview.png").exists()
 
         bad = ogc.execute("csmask", inputs={"scene": unreadable(client, tmp_path)}, outputs=OUTPUTS, async_=True)
@@ -61,7 +61,7 @@ def test_owslib_describes_executes_polls_fetches_and_dismisses(tmp_path: Path) -
         _, sent = subscriber.got.get(timeout=120)
         assert json.loads(sent)["stats"]["href"] == f"{stack.url}/v1/jobs/{told}/artifacts/stats.json"
         made = (tmp_path / "native" / "classes.tif").read_bytes()
-        assert httpx.get(json.loads(sent)["classes"]["href"]).content == made
+        assert httpx2.get(json.loads(sent)["classes"]["href"]).content == made
         with pytest.raises(RuntimeError, match="/inputs/scene"):
             ogc.execute("csmask", inputs={"scene": {"href": "http://127.0.0.1:1/scene.tif"}}, async_=True)
 

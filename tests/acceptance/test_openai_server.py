@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from openai import OpenAI
@@ -89,7 +89,7 @@ def ready(stack: Stack, *, is_ready: bool = True) -> None:
 
 def noted(stack: Stack) -> str | None:
     """Return the reason why the model's jobs wait."""
-    note: str | None = httpx.get(f"{stack.url}/v1/models/llama").json()["note"]
+    note: str | None = httpx2.get(f"{stack.url}/v1/models/llama").json()["note"]
     return note
 
 

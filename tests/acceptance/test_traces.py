@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import numpy as np
 import psutil
 import pytest
@@ -71,7 +71,7 @@ def submitted(stack: Stack, receiver: Receiver, model: str = "toy", **headers: s
     with stack.client() as client:
         scene = client.upload(stack.data.parent / "scene.tif")
     body = {"model": model, "input": {"scene": scene}, "webhook": {"url": f"http://{receiver.pair}/hook"}}
-    response = httpx.post(f"{stack.url}/v1/jobs", json=body, headers=headers, timeout=JOB_S)
+    response = httpx2.post(f"{stack.url}/v1/jobs", json=body, headers=headers, timeout=JOB_S)
     assert response.status_code == 202, response.text
     return str(response.json()["id"])
 
@@ -167,7 +167,7 @@ def test_a_collector_that_refuses_hangs_or_is_away_delays_nothing_and_processes_
             if trouble != "away":
                 wait_for(lambda before=asked: sink.asked > before, "the collector was not even asked")
             begun = time.monotonic()
-            assert httpx.get(f"{stack.url}/readyz", timeout=JOB_S).status_code == 200
+            assert httpx2.get(f"{stack.url}/readyz", timeout=JOB_S).status_code == 200
             assert time.monotonic() - begun < 2
             if trouble == "hangs":
                 for name in ("api", "keeper"):
@@ -181,6 +181,6 @@ def test_a_collector_that_refuses_hangs_or_is_away_delays_nothing_and_processes_
 
 def _answers(stack: Stack) -> bool:
     try:
-        return httpx.get(f"{stack.url}/readyz", timeout=2).status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(f"{stack.url}/readyz", timeout=2).status_code == 200
+    except httpx2.TransportError:
         return False

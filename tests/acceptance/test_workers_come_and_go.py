@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import Client
@@ -48,7 +48,7 @@ def test_workers_come_for_jobs_and_leave_and_two_api_processes_share_an_address(
 
 def requests_counted(stack: Stack) -> int:
     """Return how many looks at the queue all API processes together have counted."""
-    metrics = httpx.get(f"{stack.url}/metrics").text
+    metrics = httpx2.get(f"{stack.url}/metrics").text
     rows = [row for row in metrics.splitlines() if row.startswith("penstock_http_requests_total{")]
     return sum(int(float(row.split()[-1])) for row in rows if 'route="/v1/queues/{name}"' in row)
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -45,5 +45,5 @@ def test_one_command_shows_the_map_until_it_is_interrupted(browser: Browser, tmp
         finally:
             demo.kill()
     assert {path.name for path in (tmp_path / "out").iterdir()} >= set(RESULT)
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{service}/health/live", timeout=5, trust_env=False)
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"{service}/health/live", timeout=5, trust_env=False)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.chaos.history import Answer, History, Look, Wanted
 from tests.chaos.receiver import Receiver
@@ -44,7 +44,7 @@ class Client:
     ) -> None:
         """`key` is an API key, where the service asks for one."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._http = httpx.Client(base_url=base_url, timeout=TIMEOUT_S, headers=headers)
+        self._http = httpx2.Client(base_url=base_url, timeout=TIMEOUT_S, headers=headers)
         self._history = history
         #: Redis was emptied, and no worker has told the API of its model yet: worth another try.
         self._again = AGAIN | {422} if forgotten_model else AGAIN
@@ -80,7 +80,7 @@ class Client:
         """Send a request; return its answer and, of a 2xx, the JSON."""
         began, at = time.monotonic(), time.time()
         status, after, found, code = 0, None, None, None
-        with suppress(httpx.TransportError):
+        with suppress(httpx2.TransportError):
             response = self._http.request(method, path, json=body)
             status, after = response.status_code, response.headers.get("retry-after")
             found = response.json() if response.content else {}

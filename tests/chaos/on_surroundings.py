@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import httpx
+import httpx2
 from redis import Redis
 
 from benchmarks.overload import Flood, flooded
@@ -43,7 +43,7 @@ def one_key(run: Run) -> Summary:
         trust = ssl.create_default_context()  # one for all: each client would load the authorities by itself
 
         def press(_: int) -> str:
-            with httpx.Client(base_url=arena.fleet.url, timeout=30, verify=trust) as client:
+            with httpx2.Client(base_url=arena.fleet.url, timeout=30, verify=trust) as client:
                 gate.wait(30)
                 return _submit_with_key(arena, client, key, text)
 
@@ -51,17 +51,17 @@ def one_key(run: Run) -> Summary:
         arena.history.want([Wanted(job_id, text)])
         arena.history.accepted.add(job_id)
         arena.finish()
-        other = httpx.post(
+        other = httpx2.post(
             f"{arena.fleet.url}/v1/jobs", json=_body({"text": "other"}), headers={"Idempotency-Key": key}
         )
         assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
-        listed = httpx.get(f"{arena.fleet.url}/v1/jobs").json()["jobs"]
+        listed = httpx2.get(f"{arena.fleet.url}/v1/jobs").json()["jobs"]
         assert [job["id"] for job in listed] == [job_id]
         # A burst of 200 on one process is served one after the other: how long that takes is no promise.
         return run.done("one_key", arena, begun, api_patience_s=60, concurrent=together)
 
 
-def _submit_with_key(arena: Arena, client: httpx.Client, key: str, text: dict[str, str]) -> str:
+def _submit_with_key(arena: Arena, client: httpx2.Client, key: str, text: dict[str, str]) -> str:
     for _ in range(100):
         began = time.monotonic()
         answer = client.post("/v1/jobs", json=_body(text), headers={"Idempotency-Key": key})
@@ -167,7 +167,7 @@ def bad_receivers(run: Run) -> Summary:
     begun = time.monotonic()
     with run.arena() as arena, Receiver() as private:
         receiver = arena.receiver
-        refused = httpx.post(
+        refused = httpx2.post(
             f"{arena.fleet.url}/v1/jobs", json={**_body({"text": "x"}), "webhook": {"url": private.url}}
         )
         assert refused.status_code == 422, "a webhook to a private address was accepted"

@@ -6,7 +6,7 @@ import signal
 import time
 import uuid
 
-import httpx
+import httpx2
 
 from penstock.intake.media import upload_key
 from tests.chaos import checker
@@ -78,7 +78,7 @@ def _end_softly(arena: Arena, worker: Kept) -> None:
 
 def _say_that_they_wait(arena: Arena, key: str) -> bool:
     """Return True if jobs that wait for slow servers show it: by their phase, or by their message in the queue."""
-    shown = httpx.get(f"{arena.fleet.url}/v1/jobs?limit=200", headers={"Authorization": f"Bearer {key}"}, timeout=30)
+    shown = httpx2.get(f"{arena.fleet.url}/v1/jobs?limit=200", headers={"Authorization": f"Bearer {key}"}, timeout=30)
     live = [job for job in shown.json()["jobs"] if job["status"] in ("queued", "running")]
     phases = {job["phase"] for job in live if job["status"] == "running"}
     messages = [str((job["progress"] or {}).get("message")) for job in live if job["status"] == "queued"]

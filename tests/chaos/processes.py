@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from penstock.config import Settings, load_settings
 from tests.chaos.waits import Span, without
@@ -266,9 +266,9 @@ class Fleet:
         """Return when the API answers and a worker serves the model."""
         ends = time.monotonic() + READY_S
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
-        with httpx.Client(base_url=self.url, timeout=2, headers=headers) as client:
+        with httpx2.Client(base_url=self.url, timeout=2, headers=headers) as client:
             while time.monotonic() < ends:
-                with suppress(httpx.HTTPError):
+                with suppress(httpx2.HTTPError):
                     answer = client.get("/v1/models")
                     if answer.status_code == 200 and answer.json()["models"]:
                         return

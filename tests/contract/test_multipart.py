@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
-import httpx
+import httpx2
 import pytest
 from pydantic import SecretStr
 
@@ -48,7 +48,7 @@ def send(store: ObjectStore, number: int, data: bytes, folder: Path, key: str = 
         path.write_bytes(data)
         store.put_part(key, number, path, md5=md5(data))
     else:
-        answer = httpx.request(put.method, put.url, headers={**put.headers, **content_md5(data)}, content=data)
+        answer = httpx2.request(put.method, put.url, headers={**put.headers, **content_md5(data)}, content=data)
         assert answer.status_code == 200
 
 
@@ -154,8 +154,8 @@ def test_s3_refuses_a_part_that_is_not_what_its_sum_says_or_has_another_size(sto
         pytest.skip("the local store's links lead to the API: tests/integration/test_upload_parts.py")
     store.begin_multipart(KEY, content_type=TYPE)
     put = store.presign_part(KEY, 1, size_bytes=4, expires_s=60)
-    wrong = httpx.put(put.url, headers={**put.headers, **content_md5(b"abcd")}, content=b"abXd")
+    wrong = httpx2.put(put.url, headers={**put.headers, **content_md5(b"abcd")}, content=b"abXd")
     assert wrong.status_code == 400
-    longer = httpx.put(put.url, headers={**put.headers, "Content-Length": "5"}, content=b"abcde")
+    longer = httpx2.put(put.url, headers={**put.headers, "Content-Length": "5"}, content=b"abcde")
     assert longer.status_code == 403
     assert store.parts(KEY) == []

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.config import S3, Settings
@@ -58,7 +58,7 @@ class TestLinks:
 
     def test_a_download_has_its_type_and_name(self, store: S3Store) -> None:
         store.put_bytes("a b/ü+.tif", b"II*", content_type="image/tiff")
-        answer = httpx.get(store.presign_get("a b/ü+.tif", filename='my "map" ü.tif', expires_s=60))
+        answer = httpx2.get(store.presign_get("a b/ü+.tif", filename='my "map" ü.tif', expires_s=60))
         assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"II*", "image/tiff")
         name = "attachment; filename=\"my _map_ _.tif\"; filename*=UTF-8''my%20%22map%22%20%C3%BC.tif"
         assert answer.headers["content-disposition"] == name
@@ -77,7 +77,7 @@ class TestLinks:
             store.put_bytes(key, key.encode(), content_type="text/plain")
         link = store.presign_get("one", filename="my.tif", expires_s=60)
         assert old in link
-        answer = httpx.get(link.replace(old, new))
+        answer = httpx2.get(link.replace(old, new))
         assert answer.status_code == 403
         assert answer.content not in (b"one", b"two")
 
@@ -85,22 +85,22 @@ class TestLinks:
         store.put_bytes("key", b"x", content_type="text/plain")
         link = store.presign_get("key", filename="x", expires_s=1)
         deadline = time.monotonic() + 30
-        with httpx.Client() as client:
+        with httpx2.Client() as client:
             while (status := client.get(link).status_code) == 200:
                 assert time.monotonic() < deadline
         assert status == 403
 
     def test_an_upload_of_the_signed_size_and_type_is_taken(self, store: S3Store) -> None:
         put = store.presign_put("up", content_type="image/tiff", size_bytes=3, expires_s=60)
-        answer = httpx.request(put.method, put.url, headers=dict(put.headers), content=b"II*")
+        answer = httpx2.request(put.method, put.url, headers=dict(put.headers), content=b"II*")
         assert answer.status_code == 200
         assert (store.head("up").content_type, store.get_bytes("up", limit_bytes=3)) == ("image/tiff", b"II*")
 
     def test_an_upload_link_takes_one_object(self, store: S3Store) -> None:
         put = store.presign_put("up", content_type="image/tiff", size_bytes=3, expires_s=60)
-        answers = [httpx.put(put.url, headers=dict(put.headers), content=body) for body in (b"II*", b"MM*")]
+        answers = [httpx2.put(put.url, headers=dict(put.headers), content=body) for body in (b"II*", b"MM*")]
         unconditional = {name: value for name, value in put.headers.items() if name != "If-None-Match"}
-        answers.append(httpx.put(put.url, headers=unconditional, content=b"MM*"))
+        answers.append(httpx2.put(put.url, headers=unconditional, content=b"MM*"))
         assert [answer.status_code for answer in answers] == [200, 412, 403]
         assert store.get_bytes("up", limit_bytes=3) == b"II*"
 
@@ -115,7 +115,7 @@ class TestLinks:
     )
     def test_another_upload_is_refused(self, store: S3Store, headers: dict[str, str], body: bytes) -> None:
         put = store.presign_put("up", content_type="image/tiff", size_bytes=3, expires_s=60)
-        assert httpx.put(put.url, headers={**put.headers, **headers}, content=body).status_code == 403
+        assert httpx2.put(put.url, headers={**put.headers, **headers}, content=body).status_code == 403
         assert list(store.list("")) == []
 
 

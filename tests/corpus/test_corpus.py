@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import Client
@@ -182,7 +182,7 @@ class Sender:
 
     def __init__(self, stack: Stack, client: Client) -> None:
         self._client = client
-        self._http = httpx.Client(base_url=stack.url, timeout=60)
+        self._http = httpx2.Client(base_url=stack.url, timeout=60)
         #: The references of what was uploaded, by name and bytes.
         self._uploaded: dict[tuple[str, bytes], str] = {}
 
@@ -197,18 +197,18 @@ class Sender:
         sent = [(case, self._send(case)) for case in cases]
         return {case.name: Result(case, self._answer(response)) for case, response in sent}
 
-    def _send(self, case: Case) -> httpx.Response:
+    def _send(self, case: Case) -> httpx2.Response:
         if case.body is not None:
             return self._post("/v1/jobs", case.body)
         assert case.make is not None
         answer = self._upload(case.file, case.make())
-        if isinstance(answer, httpx.Response):
+        if isinstance(answer, httpx2.Response):
             return answer
         media = {case.beside: answer, **self._good_scene()} if case.beside else FIELDS[case.model](answer)
         body = {"model": case.model, "input": {**media, **case.input}}
         return self._post("/v1/jobs", json.dumps(body).encode())
 
-    def _answer(self, response: httpx.Response) -> Answer:
+    def _answer(self, response: httpx2.Response) -> Answer:
         if response.status_code not in (200, 202):
             assert response.headers["content-type"] == "application/problem+json", response.text
             return Answer(response.status_code, problem=response.json())
@@ -217,7 +217,7 @@ class Sender:
     def _good_scene(self) -> Mapping[str, Any]:
         return FIELDS[GOOD_SCENE.model](str(self._upload(GOOD_SCENE.file, disguises.sound())))
 
-    def _upload(self, name: str, data: bytes) -> str | httpx.Response:
+    def _upload(self, name: str, data: bytes) -> str | httpx2.Response:
         if (known := self._uploaded.get((name, data))) is not None:
             return known
         wanted = {"filename": name, "size_bytes": len(data)}
@@ -229,7 +229,7 @@ class Sender:
         self._uploaded[name, data] = upload["media"]
         return str(upload["media"])
 
-    def _post(self, path: str, body: bytes) -> httpx.Response:
+    def _post(self, path: str, body: bytes) -> httpx2.Response:
         return self._http.post(path, content=body, headers={"content-type": JSON})
 
 

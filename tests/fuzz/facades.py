@@ -20,8 +20,8 @@ from penstock.api.facades.openai.batches import CreateBatch
 from penstock.api.facades.openai.images import ImagesRequest
 from penstock.api.facades.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from penstock.api.facades.pooling.forms import PoolingRequest
+from penstock.api.facades.pooling.scoring import ClassifyRequest, RerankRequest, ScoreRequest
 from penstock.api.facades.runpod.answers import RunRequest
-from penstock.api.facades.scoring.forms import ClassifyRequest, RerankRequest, ScoreRequest
 
 _V1 = "/openai/v1"
 _RUNPOD = "/runpod/v2/{endpoint}"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -173,7 +173,7 @@ def test_prometheus_finds_the_api_and_reads_the_alerts(compose: Compose, tmp_pat
 
     wait_for(lambda: values(url, "penstock_queue_workers") == ["1"], "Prometheus does not see the worker", timeout_s=90)
     assert values(url, 'up{job="penstock"}') == ["1"]
-    (group,) = httpx.get(f"{url}/rules", timeout=10).json()["data"]["groups"]
+    (group,) = httpx2.get(f"{url}/rules", timeout=10).json()["data"]["groups"]
     alerts = yaml.safe_load((COMPOSE.parent / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
     assert [rule["name"] for rule in group["rules"]] == [alert["alert"] for alert in alerts]
 
@@ -181,8 +181,8 @@ def test_prometheus_finds_the_api_and_reads_the_alerts(compose: Compose, tmp_pat
 def values(url: str, query: str) -> list[str]:
     """Return the values of a query; none while Prometheus does not answer."""
     try:
-        found = httpx.get(f"{url}/query", params={"query": query}, timeout=10).json()
-    except (httpx.TransportError, ValueError):  # while it starts it answers with a sentence
+        found = httpx2.get(f"{url}/query", params={"query": query}, timeout=10).json()
+    except (httpx2.TransportError, ValueError):  # while it starts it answers with a sentence
         return []
     return [series["value"][1] for series in found["data"]["result"]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -192,7 +192,7 @@ class World:
         put_key(self.service.objects, record)
         return text
 
-    async def ask(self, route: tuple[str, str], key: str | None, *, named: str | None = None) -> httpx.Response:
+    async def ask(self, route: tuple[str, str], key: str | None, *, named: str | None = None) -> httpx2.Response:
         """Send what the route takes, of what `acme` has or of another id."""
         (verb, path), row = route, ROUTES[route]
         named = named or self.ids[row.names(path)]
@@ -235,12 +235,12 @@ async def world(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-def seen(response: httpx.Response) -> tuple[int, dict[str, str], bytes]:
+def seen(response: httpx2.Response) -> tuple[int, dict[str, str], bytes]:
     """Return all that a client gets."""
     return response.status_code, dict(response.headers), response.content
 
 
-def assert_refusal(route: tuple[str, str], answer: httpx.Response, status: int, code: str) -> str:
+def assert_refusal(route: tuple[str, str], answer: httpx2.Response, status: int, code: str) -> str:
     """Check that an answer is a refusal of this kind, as the route's interface says it, and return its sentence."""
     if not route[1].startswith(("/openai/", "/runpod/", *VLLM_ROUTES)):
         return str(assert_problem(answer, status, code)["detail"])
@@ -405,7 +405,7 @@ async def test_anothers_upload_is_a_missing_one(world: World) -> None:
     assert (await world.service.http.put(place["url"], headers=place["headers"], content=b"12345")).status_code == 200
     upload_id, missing = place["id"], str(uuid.uuid4())
 
-    async def submit(key: str, media_id: str) -> httpx.Response:
+    async def submit(key: str, media_id: str) -> httpx2.Response:
         body = {"model": "echo", "input": {"text": "hi", "scene": f"media://{media_id}/a.tif"}}
         return await world.service.http.post("/v1/jobs", json=body, headers={"Authorization": f"Bearer {key}"})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.access import SCOPES
@@ -230,7 +230,7 @@ async def test_facades_are_under_admission_control_and_refuse_in_their_own_words
         assert f'penstock_http_requests_total{{method="POST",route="{route}",status="{status}"}} 1.0' in metrics
 
 
-def word_of(refused: httpx.Response) -> str:
+def word_of(refused: httpx2.Response) -> str:
     """Return what an interface calls an error: vLLM's by its type, OpenAI's and our own by its code."""
     body = refused.json()
     error = body.get("error", body)
@@ -264,7 +264,7 @@ def test_all_that_makes_jobs_is_under_admission_control() -> None:
     assert set(SUBMITTING) == set(LIMITED) - not_at_once
 
 
-async def post(service: Service, key: str) -> httpx.Response:
+async def post(service: Service, key: str) -> httpx2.Response:
     headers = {**UNREADABLE["headers"], "Authorization": f"Bearer {key}"}
     return await service.http.post("/v1/jobs", content=UNREADABLE["content"], headers=headers)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.jobs import Phase, Progress
@@ -30,7 +30,7 @@ class Message:
     data: dict[str, Any]
 
 
-async def messages(response: httpx.Response) -> AsyncIterator[Message]:
+async def messages(response: httpx2.Response) -> AsyncIterator[Message]:
     """Read the events of a stream, without its comments."""
     fields: dict[str, str] = {}
     async for line in response.aiter_lines():
@@ -47,7 +47,7 @@ async def messages(response: httpx.Response) -> AsyncIterator[Message]:
 async def read_all(server: Server, job_id: str, **headers: str) -> list[Message]:
     """Read a job's stream to its end."""
     async with (
-        httpx.AsyncClient(timeout=20) as http,
+        httpx2.AsyncClient(timeout=20) as http,
         http.stream("GET", f"{server.url}/v1/jobs/{job_id}/events", headers=headers) as response,
     ):
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -92,7 +92,7 @@ async def test_the_stream_begins_with_the_job_and_ends_with_it(service: Service)
     seen: list[Message] = []
     async with (
         listening(service) as server,
-        httpx.AsyncClient(timeout=20) as http,
+        httpx2.AsyncClient(timeout=20) as http,
         http.stream("GET", f"{server.url}/v1/jobs/{job['id']}/events") as response,
     ):
         stream = messages(response)
@@ -145,7 +145,7 @@ async def test_a_quiet_stream_is_kept_alive(service: Service) -> None:
     job = await service.submit()
     async with (
         listening(service) as server,
-        httpx.AsyncClient(timeout=60) as http,
+        httpx2.AsyncClient(timeout=60) as http,
         http.stream("GET", f"{server.url}/v1/jobs/{job['id']}/events") as response,
     ):
         lines = response.aiter_lines()
@@ -171,18 +171,19 @@ async def test_a_stream_longer_than_a_page_is_told_whole(service: Service) -> No
 
 async def test_a_stopping_server_does_not_wait_for_its_streams(service: Service) -> None:
     job = await service.submit()
-    async with httpx.AsyncClient(timeout=20) as http:
+    async with httpx2.AsyncClient(timeout=20) as http:
         async with listening(service) as server:
             request = http.build_request("GET", f"{server.url}/v1/jobs/{job['id']}/events")
             response = await http.send(request, stream=True)
-            assert (await anext(messages(response))).event == "snapshot"
+            stream = messages(response)  # httpx2 closes a response when its iterator is dropped
+            assert (await anext(stream)).event == "snapshot"
         assert not response.is_closed  # and yet the server has stopped
         await response.aclose()
 
 
 async def test_a_stopping_server_sends_those_who_wait_away(service: Service) -> None:
     job = await service.submit()
-    async with httpx.AsyncClient(timeout=20) as http:
+    async with httpx2.AsyncClient(timeout=20) as http:
         async with listening(service) as server:
             waiting = asyncio.create_task(http.get(f"{server.url}/v1/jobs/{job['id']}?wait=60"))
             while not server.server_state.tasks:
@@ -197,7 +198,7 @@ async def test_the_stream_outlives_the_subscriptions_connection(valkey: ValkeyPr
         job = await service.submit()
         async with (
             listening(service) as server,
-            httpx.AsyncClient(timeout=20) as http,
+            httpx2.AsyncClient(timeout=20) as http,
             http.stream("GET", f"{server.url}/v1/jobs/{job['id']}/events") as response,
         ):
             stream = messages(response)

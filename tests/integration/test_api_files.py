@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.config import S3
@@ -31,7 +31,7 @@ async def upload(service: Service, size_bytes: int = len(SCENE), filename: str =
     return link
 
 
-async def send(service: Service, link: dict[str, Any], content: Any, **headers: str) -> httpx.Response:
+async def send(service: Service, link: dict[str, Any], content: Any, **headers: str) -> httpx2.Response:
     """Send a file as the link says."""
     given = {name: value for name, value in link["headers"].items() if name != "Content-Length"}
     return await service.http.request(link["method"], link["url"], content=content, headers=given | headers)

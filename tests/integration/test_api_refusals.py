@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.app import create_app
@@ -353,8 +353,8 @@ async def test_a_bug_is_a_problem_without_a_word_of_it(service: Service) -> None
     async def bug() -> None:
         raise RuntimeError("the password is hunter2")
 
-    transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url=service.settings.base_url) as http:
+    transport = httpx2.ASGITransport(service.app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=service.settings.base_url) as http:
         response = await http.get("/bug")
     assert_problem(response, 500, "internal")
     assert "hunter2" not in response.text

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from standardwebhooks import Webhook as Verifier
 
@@ -216,7 +216,7 @@ async def test_a_receiver_that_is_gone_is_disabled_and_what_it_missed_is_sent_ag
 
 
 async def test_the_client_does_all_of_it(service: Service) -> None:
-    transport = httpx.ASGITransport(service.app)
+    transport = httpx2.ASGITransport(service.app)
     async with AsyncClient(service.settings.base_url, patience_s=1, transport=transport) as client:
         made = await client.create_webhook_endpoint(URL, models=["echo"])
         assert made.secret

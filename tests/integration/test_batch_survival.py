@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.batch_intake import store_array
@@ -189,7 +189,7 @@ async def test_a_slow_post_whose_reservation_was_forgotten_is_a_whole_batch(serv
 
 
 @asynccontextmanager
-async def an_api(service: Service, **variables: str) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
+async def an_api(service: Service, **variables: str) -> AsyncIterator[tuple[Process, httpx2.AsyncClient]]:
     """Run an API in a process of its own, on the stores of this one."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     port = free_port()
@@ -202,7 +202,7 @@ async def an_api(service: Service, **variables: str) -> AsyncIterator[tuple[Proc
     assert process.stderr is not None
     while b"running on" not in (said := await asyncio.wait_for(process.stderr.readline(), 120)):
         assert said, "the API ended before it began"
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120) as web:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120) as web:
         yield process, web
     if process.returncode is None:
         process.terminate()
@@ -245,7 +245,7 @@ async def die_amid_post(
     folder.mkdir()
     points = {"CHAOS_FAILPOINTS": json.dumps({moment: {}}), "CHAOS_HITS": str(folder)}
     async with an_api(service, **points) as (process, web):
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await web.post("/v1/batches", json={"requests": requests}, headers={"Idempotency-Key": named})
         assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
     return BatchKey("default", id_from(_NAMESPACE, "default", named))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from penstock.storage.objects.opening import open_store
 from tests.support.batch_keeper import KeeperMoves, jsonl, line, read, submitted, work
@@ -19,7 +19,7 @@ async def test_lines_come_from_a_bucket_and_results_by_a_link(
 ) -> None:
     inputs = ceph.bucket()
     options = {"object_store": f"s3://{ceph.bucket()}", "s3": ceph.s3, "s3_input_buckets": (inputs,)}
-    async with serving(valkey.url, tmp_path, **options) as service, httpx.AsyncClient() as web:
+    async with serving(valkey.url, tmp_path, **options) as service, httpx2.AsyncClient() as web:
         bucket = open_store(f"s3://{inputs}", service.settings)
         data = jsonl([line(str(n)) for n in range(20)] + [{"input": 1}])
         info = bucket.put_bytes("in/r.jsonl", data, content_type="application/jsonl")

@@ -6,7 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import AsyncClient, ClientError, Corrupt, Event, Job, PenstockAPIError, Unreachable
@@ -17,7 +17,7 @@ from tests.support.service import Service
 
 
 def client_of(service: Service) -> AsyncClient:
-    return AsyncClient(service.settings.base_url, patience_s=1, transport=httpx.ASGITransport(service.app))
+    return AsyncClient(service.settings.base_url, patience_s=1, transport=httpx2.ASGITransport(service.app))
 
 
 async def test_a_file_goes_up_a_job_is_followed_and_its_result_comes_down(service: Service, tmp_path: Path) -> None:

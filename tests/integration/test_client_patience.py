@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
@@ -68,7 +68,7 @@ async def test_a_model_that_is_still_checked_is_asked_for_again(service: Service
     assert int(refused.headers["retry-after"]) >= 1
 
     app = Unready(service.app)
-    async with AsyncClient(service.settings.base_url, patience_s=30, transport=httpx.ASGITransport(app)) as client:
+    async with AsyncClient(service.settings.base_url, patience_s=30, transport=httpx2.ASGITransport(app)) as client:
         asked = asyncio.create_task(client.model("parrot"))
         await app.said.wait()
         await publish(service, ECHO)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import rasterio
@@ -24,7 +24,7 @@ from tests.support.valkey import ValkeyProcess
 
 
 def client_of(service: Service) -> AsyncClient:
-    return AsyncClient(service.settings.base_url, patience_s=1, transport=httpx.ASGITransport(service.app))
+    return AsyncClient(service.settings.base_url, patience_s=1, transport=httpx2.ASGITransport(service.app))
 
 
 async def claimed(service: Service) -> Claim:

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import AsyncClient, ClientError, Job, PenstockAPIError
@@ -18,7 +18,7 @@ from tests.support.service import Service
 from tests.support.stack import free_port
 
 
-class Losing(httpx.AsyncHTTPTransport):
+class Losing(httpx2.AsyncHTTPTransport):
     """A network that brings the first submission to the service, and loses the answer."""
 
     def __init__(self) -> None:
@@ -27,18 +27,18 @@ class Losing(httpx.AsyncHTTPTransport):
         self.refused = asyncio.Event()
         self.tries = 0
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.tries += 1
         try:
             response = await super().handle_async_request(request)
-        except httpx.ConnectError:
+        except httpx2.ConnectError:
             self.refused.set()
             raise
         if not self.lost.is_set():
             assert response.status_code == 202
             await response.aread()
             self.lost.set()
-            raise httpx.ReadError("lost")
+            raise httpx2.ReadError("lost")
         return response
 
 
@@ -57,7 +57,7 @@ async def test_an_answer_that_was_lost_and_a_restart_make_no_second_job(service:
 
 async def test_a_job_may_have_an_id_of_ones_own(service: Service) -> None:
     wanted = str(uuid.uuid4())
-    async with AsyncClient(service.settings.base_url, transport=httpx.ASGITransport(service.app)) as client:
+    async with AsyncClient(service.settings.base_url, transport=httpx2.ASGITransport(service.app)) as client:
         made = [await client.submit("echo", {"text": "hi"}, job_id=wanted) for _ in range(2)]
         assert [job.id for job in made] == [wanted, wanted]
         with pytest.raises(PenstockAPIError) as caught:
@@ -67,7 +67,7 @@ async def test_a_job_may_have_an_id_of_ones_own(service: Service) -> None:
 
 async def test_who_waits_is_told_how_far_the_job_is_and_how_long_it_takes(service: Service) -> None:
     seen: list[Job] = []
-    async with AsyncClient(service.settings.base_url, transport=httpx.ASGITransport(service.app)) as client:
+    async with AsyncClient(service.settings.base_url, transport=httpx2.ASGITransport(service.app)) as client:
         await client.submit("echo", {"text": "first"})
         await service.succeed(await service.claim())  # so that a speed is known
         job = await client.submit("echo", {"text": "hi"})
@@ -106,14 +106,14 @@ async def test_the_command_line_waits_and_saves(service: Service, tmp_path: Path
 
 
 async def test_an_id_never_leaves_its_place_in_the_path(service: Service) -> None:
-    async with AsyncClient(service.settings.base_url, transport=httpx.ASGITransport(service.app)) as client:
+    async with AsyncClient(service.settings.base_url, transport=httpx2.ASGITransport(service.app)) as client:
         with pytest.raises(PenstockAPIError) as refused:
             await client.job("../queues")
         assert refused.value.status in (404, 422)
 
 
 async def test_the_files_of_a_job_that_runs_are_not_taken_for_all(service: Service, tmp_path: Path) -> None:
-    async with AsyncClient(service.settings.base_url, transport=httpx.ASGITransport(service.app)) as client:
+    async with AsyncClient(service.settings.base_url, transport=httpx2.ASGITransport(service.app)) as client:
         job = await client.submit("echo", {"text": "hi"})
         with pytest.raises(ClientError, match="is queued"):
             await client.download(job, tmp_path / "result")

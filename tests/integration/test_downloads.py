@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientError, Corrupt, Job, Unreachable
@@ -37,7 +37,7 @@ async def service(request: pytest.FixtureRequest, valkey: ValkeyProcess, tmp_pat
         yield service
 
 
-class Cutting(httpx.AsyncHTTPTransport):
+class Cutting(httpx2.AsyncHTTPTransport):
     """Connections of which the first few break in the middle of a file. Notes which ranges were asked for."""
 
     def __init__(self, cuts: int) -> None:
@@ -45,21 +45,21 @@ class Cutting(httpx.AsyncHTTPTransport):
         self.cuts = cuts
         self.ranges: list[str | None] = []
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
         if int(response.headers.get("content-length", 0)) < CUT:
             return response
         self.ranges.append(request.headers.get("range"))
         if self.cuts:
             self.cuts -= 1
-            return httpx.Response(response.status_code, headers=response.headers, stream=Broken(response))
+            return httpx2.Response(response.status_code, headers=response.headers, stream=Broken(response))
         return response
 
 
-class Broken(httpx.AsyncByteStream):
+class Broken(httpx2.AsyncByteStream):
     """A body that breaks after so many bytes."""
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, response: httpx2.Response) -> None:
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -68,7 +68,7 @@ class Broken(httpx.AsyncByteStream):
             yield chunk[:left]
             left -= len(chunk)
             if left <= 0:
-                raise httpx.ReadError("cut")
+                raise httpx2.ReadError("cut")
 
     async def aclose(self) -> None:
         await self._response.aclose()
@@ -227,10 +227,10 @@ async def test_one_file_that_fails_ends_the_others_and_keeps_what_came(service: 
         return any(draft.stat().st_size > 0 for draft in tmp_path.glob(".*.part"))
 
     class Cut(Cutting):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             if self.ranges:  # the other one, once something of the first has come; or the first again
                 await asyncio.to_thread(wait_for, something_came, "nothing came")
-                raise httpx.ConnectError("gone", request=request)
+                raise httpx2.ConnectError("gone", request=request)
             return await super().handle_async_request(request)
 
     async with AsyncClient(service.settings.base_url, transport=Cut(1), patience_s=0) as client:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.config import DropRule
@@ -142,7 +142,7 @@ def flood(bench: Bench, folder: Path, rules: tuple[DropRule, ...], emulator: Emu
     name = rules[0].bucket.removeprefix("s3://")
     bench.store.run(catalogues.publish([bench.entry], worker="w", queues=["default"], alive_s=TIMEOUT_S))
     # A connection that is kept may be closed by the server just when it is used again.
-    web = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+    web = httpx2.Client(timeout=60, limits=httpx2.Limits(max_keepalive_connections=0))
 
     def put(number: int) -> None:
         bucket.put_bytes(name_of(number), f"{number:05d}".encode(), content_type="text/plain")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.cli.doctor import examine
@@ -66,7 +66,7 @@ async def test_an_upload_that_does_not_fit_is_refused_in_words(valkey: ValkeyPro
         assert (await put(service, link)).status_code == 200
 
 
-async def put(service: Service, link: dict[str, Any]) -> httpx.Response:
+async def put(service: Service, link: dict[str, Any]) -> httpx2.Response:
     return await service.http.put(link["url"], content=bytes(UPLOAD_BYTES), headers=link["headers"])
 
 

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.storage.redis import records
@@ -25,7 +25,7 @@ async def test_nobody_waits_more_than_five_seconds_for_a_hung_store(tmp_path: Pa
     try:
         async with serving(own.url, tmp_path / "data") as service:
 
-            async def timed() -> tuple[httpx.Response, float]:
+            async def timed() -> tuple[httpx2.Response, float]:
                 begun_s = time.monotonic()
                 response = await service.http.post("/v1/jobs", json=JOB, timeout=60)
                 return response, time.monotonic() - begun_s

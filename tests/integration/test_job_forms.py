@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from penstock.storage.redis import catalogues
 from penstock.storage.redis.usage import note_kept
@@ -20,7 +20,7 @@ FIELDS = {"model": "echo", "input": json.dumps({"text": "hello"})}
 
 async def send(
     service: Service, files: Any = (("scene", SCENE),), headers: dict[str, str] | None = None, **fields: str
-) -> httpx.Response:
+) -> httpx2.Response:
     return await service.http.post("/v1/jobs", data={**FIELDS, **fields}, files=list(files), headers=headers)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.keyring import FRESH_S, RETRY_S, STALE_S, KeyRing
@@ -163,7 +163,7 @@ async def test_a_stream_ends_with_its_key(valkey: ValkeyProcess, tmp_path: Path)
         job = (await service.http.post("/v1/jobs", json=ECHO, headers=me)).json()
         async with (
             listening(service) as server,
-            httpx.AsyncClient(timeout=20) as http,
+            httpx2.AsyncClient(timeout=20) as http,
             http.stream("GET", f"{server.url}/v1/jobs/{job['id']}/events", headers=me) as answer,
         ):
             lines = answer.aiter_lines()

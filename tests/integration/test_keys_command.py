@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientError
@@ -164,7 +164,7 @@ async def test_the_client_sends_files_and_fetches_results_with_a_key(
     key = await created(shell, "--tenant", "acme")
     (tmp_path / "scene.tif").write_bytes(b"x" * 500)
     async with AsyncClient(shell.variables["PENSTOCK_URL"], api_key=f"{key}\n", patience_s=1) as client:
-        transport = httpx.ASGITransport(service.app)
+        transport = httpx2.ASGITransport(service.app)
         async with AsyncClient(service.settings.base_url, api_key=key, patience_s=1, transport=transport) as inside:
             job = await inside.submit("echo", {"text": "hi"}, files={"scene": tmp_path / "scene.tif"})
         claim = await service.claim()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.isolation import Isolation
@@ -76,7 +76,7 @@ def post(service: Service, way: str, body: bytes) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 async def test_too_many_names_are_refused_uninterpreted_on_each_way_in(service: Service, way: str) -> None:
     body = json.dumps({**WAYS[way], **{f"{n:x}": 1 for n in range(MAX_NAMES)}}, separators=(",", ":")).encode()
-    response: httpx.Response = await post(service, way, body)
+    response: httpx2.Response = await post(service, way, body)
     assert response.status_code == 400
     assert f"more than {MAX_NAMES} names" in response.text
 

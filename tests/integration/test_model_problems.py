@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.routes.events import POLL_INTERVAL_S
@@ -122,7 +122,7 @@ async def test_a_stream_has_another_snapshot_when_the_problem_comes_and_only_the
     job = await service.submit()
     async with (
         listening(service) as server,
-        httpx.AsyncClient(timeout=20) as http,
+        httpx2.AsyncClient(timeout=20) as http,
         http.stream("GET", f"{server.url}/v1/jobs/{job['id']}/events") as response,
     ):
         stream = messages(response)

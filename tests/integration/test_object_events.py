@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api_keys import new_key
@@ -59,7 +59,7 @@ def basic(password: str, user: str = "ceph") -> dict[str, str]:
     return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
 
 
-async def tell(service: Service, body: Any, **headers: str) -> httpx.Response:
+async def tell(service: Service, body: Any, **headers: str) -> httpx2.Response:
     return await service.http.post("/v1/events/s3", json=body, headers=headers)
 
 

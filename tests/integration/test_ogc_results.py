@@ -7,7 +7,7 @@ import email
 from email.message import Message
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.facades.ogc.results import MAX_VALUE_BYTES
@@ -24,7 +24,7 @@ async def ogc(service: Service) -> Service:
     return service
 
 
-def parts_of(answer: httpx.Response) -> list[Message]:
+def parts_of(answer: httpx2.Response) -> list[Message]:
     head = f"Content-Type: {answer.headers['content-type']}\r\n\r\n".encode()
     found = email.message_from_bytes(head + answer.content)
     assert found.get_content_type() == "multipart/related"
@@ -100,7 +100,7 @@ async def test_a_file_in_a_bucket_is_read_where_it_is_small_and_redirected_to_wh
     ceph: Ceph, valkey: ValkeyProcess, tmp_path: Path
 ) -> None:
     options = {"object_store": f"s3://{ceph.bucket()}", "s3": ceph.s3}
-    async with serving(valkey.url, tmp_path, **options) as service, httpx.AsyncClient() as web:
+    async with serving(valkey.url, tmp_path, **options) as service, httpx2.AsyncClient() as web:
         await serve_maps(service)
         job = await mapped(service, {"inputs": SCENE, "outputs": {"classes": {}}})
         small = await service.http.get(f"/ogc/jobs/{job}/results")

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic import SecretStr
 
@@ -50,7 +50,7 @@ def drop(bench: Bench) -> Drop:
 async def test_bytes_go_to_and_come_from_the_store_by_links(
     bench: Bench, valkey: ValkeyProcess, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    async with serving(valkey.url, tmp_path / "api", **options) as service, httpx.AsyncClient() as web:
+    async with serving(valkey.url, tmp_path / "api", **options) as service, httpx2.AsyncClient() as web:
         wanted = {"filename": "a.txt", "content_type": "text/plain", "size_bytes": 2}
         upload = (await service.http.post("/v1/uploads", json=wanted)).json()
         assert upload["url"].startswith(options["s3"].endpoint_url)

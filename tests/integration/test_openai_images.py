@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from PIL import Image
@@ -50,8 +50,8 @@ async def test_images_come_by_links_that_need_no_key(face: Facing) -> None:
         answer = await asked
     assert (answer.output_format, answer.size, answer._request_id) == ("png", "96x64", claim.submission.key.id)
     assert answer.data is not None
-    async with httpx.AsyncClient() as plain:
-        links = [httpx.URL(image.url or "") for image in answer.data]
+    async with httpx2.AsyncClient() as plain:
+        links = [httpx2.URL(image.url or "") for image in answer.data]
         got = [await plain.get(face.url + link.raw_path.decode()) for link in links]
     assert [response.content for response in got] == [b"image-1.png", b"image-2.png"]
     assert got[0].headers["content-type"] == "image/png"
@@ -189,7 +189,7 @@ async def test_an_edit_that_does_not_fit_is_refused_by_name(face: Facing) -> Non
 
 
 async def test_an_edit_without_a_file_says_what_is_missing(face: Facing) -> None:
-    async with httpx.AsyncClient() as plain:
+    async with httpx2.AsyncClient() as plain:
         for sent in ({"json": {"model": "painter"}}, {"data": {"model": "painter", "prompt": "a"}}, {}):
             answer = await plain.post(f"{face.url}/openai/v1/images/edits", **sent)  # type: ignore[arg-type]
             assert answer.status_code == 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import httpx
+import httpx2
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -14,12 +14,12 @@ from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
 
 
-def a_page(bundle: Path) -> httpx.AsyncClient:
+def a_page(bundle: Path) -> httpx2.AsyncClient:
     app = Starlette(routes=[Mount("/ui", Page(None, bundle))])
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1")
 
 
-def directives(answer: httpx.Response) -> dict[str, str]:
+def directives(answer: httpx2.Response) -> dict[str, str]:
     pairs = (part.strip().partition(" ") for part in answer.headers["content-security-policy"].split(";"))
     return {name: value for name, _, value in pairs}
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.errors import MissingBands
@@ -37,8 +37,8 @@ def payload(**data: Any) -> dict[str, Any]:
     return {"model": ALIAS, "data": what, "priority": 0, "softmax": False}
 
 
-async def post(face: Facing, body: Any, **headers: str) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=30) as http:
+async def post(face: Facing, body: Any, **headers: str) -> httpx2.Response:
+    async with httpx2.AsyncClient(timeout=30) as http:
         return await http.post(f"{face.url}/pooling", json=body, headers=headers)
 
 
@@ -176,7 +176,7 @@ async def test_a_model_that_is_not_there_or_makes_no_rasters_is_404(face: Facing
         answer = await post(face, payload() | {"model": model})
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, "NotFoundError")
         assert said in answer.json()["error"]["message"]
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         wrong = await http.get(f"{face.url}/pooling")
     assert (wrong.status_code, wrong.headers["allow"], wrong.json()["error"]["code"]) == (405, "POST", 405)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from openai import NotFoundError
 
@@ -40,12 +40,12 @@ async def face(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Facing]:
         yield running
 
 
-async def post(face: Facing, route: str, body: Any) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=60) as http:
+async def post(face: Facing, route: str, body: Any) -> httpx2.Response:
+    async with httpx2.AsyncClient(timeout=60) as http:
         return await http.post(f"{face.url}{route}", json=body)
 
 
-async def answered(face: Facing, route: str, body: Mapping[str, Any], **data: Any) -> tuple[Claim, httpx.Response]:
+async def answered(face: Facing, route: str, body: Mapping[str, Any], **data: Any) -> tuple[Claim, httpx2.Response]:
     """Send a request, end its job with a result, and return the job and the answer."""
     asked = asyncio.create_task(post(face, route, dict(body)))
     claim = await face.claim()

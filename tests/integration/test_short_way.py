@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.api.short_cycle import ShortCycle
@@ -56,7 +56,7 @@ HEADERS: dict[str, dict[str, str]] = {
 }
 
 
-def told(response: httpx.Response) -> tuple[int, dict[str, str], Any]:
+def told(response: httpx2.Response) -> tuple[int, dict[str, str], Any]:
     """Return what both ways must have in common."""
     body = response.json()
     job_id = body.get("id", "no id")
@@ -66,7 +66,7 @@ def told(response: httpx.Response) -> tuple[int, dict[str, str], Any]:
     return response.status_code, headers, {name: value for name, value in body.items() if name not in OWN}
 
 
-async def both(service: Service, body: bytes, headers: dict[str, str]) -> tuple[httpx.Response, httpx.Response]:
+async def both(service: Service, body: bytes, headers: dict[str, str]) -> tuple[httpx2.Response, httpx2.Response]:
     """Send a request both ways."""
     sent = {"content-type": "application/json", **headers}
     short = await service.http.post("/v1/jobs", content=body, headers=sent)
@@ -99,7 +99,7 @@ async def test_a_repeated_request_finds_its_job_either_way(service: Service) -> 
 
 
 async def test_a_submission_waits_for_its_end_either_way(service: Service) -> None:
-    async def ended(headers: dict[str, str]) -> httpx.Response:
+    async def ended(headers: dict[str, str]) -> httpx2.Response:
         sent = {"content-type": "application/json", "prefer": "wait=60", **headers}
         waiting = asyncio.create_task(service.http.post("/v1/jobs", content=BODIES["plain"], headers=sent))
         await asyncio.to_thread(service.hints.get, timeout=30)

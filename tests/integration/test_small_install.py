@@ -1,13 +1,13 @@
-"""The client's small install: httpx and httpx-sse, and for webhooks nothing."""
+"""The client's small install: httpx2, and for webhooks nothing."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-#: httpx and httpx-sse, with what they need; httpx' own command line takes the others where they are there.
+#: httpx2 and its own dependencies.
 ALLOWED = {
-    "penstock", "httpx", "httpx_sse", "httpcore", "h11", "anyio", "sniffio", "certifi", "idna", "typing_extensions",
+    "penstock", "httpx2", "httpcore2", "h11", "anyio", "truststore", "idna", "typing_extensions",
 }  # fmt: skip
 
 PROGRAM = """

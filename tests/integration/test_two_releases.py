@@ -18,7 +18,7 @@ from lzma import decompress
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 import pytest
 from redis import Redis
 
@@ -197,8 +197,8 @@ def _run(arena: Arena, fleet: Mixed, *, loss: bool) -> None:
         assert watch_until_over(url, history, until=until, over=told), "some jobs were never over"
     _wait_for_comparison(arena)
     for url in fleet.urls:
-        arena.until(lambda url=url: httpx.get(f"{url}/v1/workers").json()["workers"], within_s=60)
-        shown = {path: httpx.get(f"{url}{path}").status_code for path in SHOWN}
+        arena.until(lambda url=url: httpx2.get(f"{url}/v1/workers").json()["workers"], within_s=60)
+        shown = {path: httpx2.get(f"{url}{path}").status_code for path in SHOWN}
         assert set(shown.values()) == {200}, (url, shown)
     # c7af957 has no index of names: beside old workers and keepers alone, the first sweep of today's keeper empties it.
     with closing(JobStore.open(fleet.settings.redis_address)) as store:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientError, PenstockAPIError, Unreachable
@@ -64,10 +64,10 @@ async def begin(service: Service, **headers: str) -> str:
     return "/v1/uploads/" + str(answer.json()["media"]).removeprefix("media://")
 
 
-async def send(service: Service, address: str, number: int, data: bytes, **headers: str) -> httpx.Response:
+async def send(service: Service, address: str, number: int, data: bytes, **headers: str) -> httpx2.Response:
     link = await service.http.post(f"{address}/parts", json={"number": number, "size_bytes": len(data)})
     assert link.status_code == 201, link.text
-    async with httpx.AsyncClient() as web:
+    async with httpx2.AsyncClient() as web:
         said = link.json()
         return await web.request(said["method"], said["url"], headers={**said["headers"], **headers}, content=data)
 
@@ -184,7 +184,7 @@ async def test_another_process_goes_on_where_a_killed_one_was(service: Service, 
 
     puts: list[str] = []
 
-    async def noted(request: httpx.Request) -> None:
+    async def noted(request: httpx2.Request) -> None:
         puts.extend([request.method] if request.method == "PUT" else [])
 
     async with AsyncClient(url, state_dir=state) as client:
@@ -219,9 +219,9 @@ async def test_a_file_that_changed_is_not_gone_on_with(service: Service, scene: 
 async def test_a_part_that_fails_ends_the_others(service: Service, scene: Path) -> None:
     async with AsyncClient(service.settings.base_url, patience_s=0) as client:
 
-        async def fail(request: httpx.Request) -> None:
+        async def fail(request: httpx2.Request) -> None:
             if request.method == "PUT":
-                raise httpx.ConnectError("cut", request=request)
+                raise httpx2.ConnectError("cut", request=request)
 
         client._http.event_hooks = {"request": [fail]}
         with pytest.raises(Unreachable, match="cut"):

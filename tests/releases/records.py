@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 
 from penstock.api.app import create_app
 from penstock.api_keys import Scope, new_key
@@ -210,10 +210,10 @@ async def _read_api(settings: Settings) -> list[tuple[str, str]]:
     """Return the routes of the API that fail to read, with their answers."""
     jobs = AsyncJobStore.open(settings.redis_address)
     app = create_app(settings, jobs=jobs, objects=open_own_store(settings), send_hint=lambda _: None)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url=settings.base_url) as http,
+        httpx2.AsyncClient(transport=transport, base_url=settings.base_url) as http,
     ):
         answers = [(path, await http.get(path)) for path in _paths(app.openapi()["paths"])]
         seen = (await http.get("/v1/workers")).json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import httpx
+import httpx2
 from pydantic import TypeAdapter
 
 from penstock.jobs import Claim
@@ -73,7 +73,7 @@ async def serve_maps(service: Service) -> None:
 
 async def execute(
     service: Service, body: dict[str, Any], process: str = "echo", headers: dict[str, str] | None = None
-) -> httpx.Response:
+) -> httpx2.Response:
     return await service.http.post(f"/ogc/processes/{process}/execution", json=body, headers=headers or ASYNC)
 
 
@@ -104,7 +104,7 @@ async def mapped(service: Service, body: dict[str, Any], image: bytes = b"II*\0m
     return job
 
 
-def refused(answer: httpx.Response, status: int, kind: str) -> dict[str, Any]:
+def refused(answer: httpx2.Response, status: int, kind: str) -> dict[str, Any]:
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
     problem: dict[str, Any] = answer.json()
     assert problem["type"] == kind

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import httpx
+import httpx2
 from fastapi import FastAPI
 
 from penstock.api.app import create_app
@@ -61,7 +61,7 @@ class Service:
 
     settings: Settings
     app: FastAPI
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
     jobs: AsyncJobStore
     objects: ObjectStore
     hints: SimpleQueue[str]
@@ -147,15 +147,15 @@ async def serving(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterat
     app = create_app(settings, jobs=jobs, objects=objects, send_hint=hints.put)
     share_routes(app)
     await jobs.run(catalogues.publish([ECHO, BROKEN], worker="w", queues=["default"], alive_s=600))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url=settings.base_url) as http,
+        httpx2.AsyncClient(transport=transport, base_url=settings.base_url) as http,
     ):
         yield Service(settings, app, http, jobs, objects, hints)
 
 
-def assert_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+def assert_problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]:
     """Check that a response is a problem of this kind and return it."""
     assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
     problem: dict[str, Any] = response.json()

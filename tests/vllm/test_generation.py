@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="needs an environment with vLLM: make test-vllm")
 
-import httpx
+import httpx2
 import psutil
 
 from penstock.errors import InvalidInput, ModelServerFailed, ModelUnavailable
@@ -245,7 +245,7 @@ def named(process: psutil.Process) -> str:
 def metric(name: str) -> float:
     """Return a metric of the server that this process has started."""
     words = next(child.cmdline() for child in psutil.Process().children() if "--uds" in named(child))
-    with httpx.Client(transport=httpx.HTTPTransport(uds=words[words.index("--uds") + 1])) as client:
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=words[words.index("--uds") + 1])) as client:
         text = client.get("http://vllm/metrics", timeout=60).text
     return float(re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", text, re.MULTILINE)[0])
 

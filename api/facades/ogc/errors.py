@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any
 
-from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 
 from penstock import errors
-from penstock.api.errors import error_response, invalid_parameters, problem, status_of
+from penstock.api.errors import problem
 from penstock.errors import InputError, PenstockError
 from penstock.jobs import Job, Status
 from penstock.reports import ErrorReport
@@ -38,22 +34,13 @@ _NOT_FOUND = frozenset(
 _INPUT_ERRORS = frozenset({InputError.code, *(kind.code for kind in InputError.__subclasses__())})
 
 
-class OgcRoute(APIRoute):
-    """A route whose errors follow the standard."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return a request handler that translates errors."""
-        handle = super().get_route_handler()
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except RequestValidationError as error:
-                return _error_response(request, invalid_parameters(error))
-            except PenstockError as error:
-                return _error_response(request, error)
-
-        return answer
+def as_ogc(report: ErrorReport, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return a report as a problem with the standard's `type` and status. `status` is that of the native API."""
+    if report.code in _NOT_FOUND:
+        status = HTTPStatus.NOT_FOUND
+    elif status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        status = HTTPStatus.BAD_REQUEST
+    return problem(report, status, headers, KINDS.get(report.code))
 
 
 def failure_response(job: Job) -> JSONResponse:
@@ -62,17 +49,6 @@ def failure_response(job: Job) -> JSONResponse:
         return problem(errors.Canceled("the job was dismissed").report(), HTTPStatus.NOT_FOUND)
     report = job.error or PenstockError().report()
     return problem(report, _failure_status(report), kind=KINDS.get(report.code))
-
-
-def _error_response(request: Request, error: PenstockError) -> JSONResponse:
-    return error_response(request, error, _status(error), KINDS.get(error.code))
-
-
-def _status(error: PenstockError) -> int:
-    if error.code in _NOT_FOUND:
-        return HTTPStatus.NOT_FOUND
-    status = status_of(error)
-    return HTTPStatus.BAD_REQUEST if status == HTTPStatus.UNPROCESSABLE_ENTITY else status
 
 
 def _failure_status(report: ErrorReport) -> int:

@@ -21,7 +21,7 @@ from penstock.api.body import json_body, read_model
 from penstock.api.connection import turn, while_connected
 from penstock.api.errors import problems
 from penstock.api.facades.ogc import execution, processes, results
-from penstock.api.facades.ogc.errors import OgcRoute, failure_response
+from penstock.api.facades.ogc.errors import failure_response
 from penstock.api.facades.ogc.schemas import (
     Conformance,
     ExecuteRequest,
@@ -64,7 +64,7 @@ async def _only_known(request: Request) -> None:
         raise InvalidRequest(errors=[Issue("", f"query parameter {name} is not known: {known}") for name in unknown])
 
 
-router = APIRouter(prefix="/ogc", tags=["ogc"], route_class=OgcRoute, dependencies=[Depends(_in_json)])
+router = APIRouter(prefix="/ogc", tags=["ogc"], dependencies=[Depends(_in_json)])
 
 #: Query parameters of the list of jobs.
 _JOB_PARAMETERS = ("limit", "cursor", "status", "processID", "f")

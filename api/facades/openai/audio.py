@@ -13,8 +13,8 @@ from starlette.datastructures import FormData, UploadFile
 
 from penstock.api.facades.calls import Call, CurrentCall
 from penstock.api.facades.capabilities import Capability
+from penstock.api.facades.media import store_file
 from penstock.api.facades.openai.answers import JobResult
-from penstock.api.facades.openai.form_files import store_file
 from penstock.api.facades.openai.requests import Body, ModelName
 from penstock.api.forms import FRAME_BYTES, read_form
 from penstock.documents import fingerprint, validated

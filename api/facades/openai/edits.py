@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 from starlette.datastructures import FormData, UploadFile
 
-from penstock.api.facades.calls import CurrentCall
+from penstock.api.facades.calls import CurrentCall, json_answer
 from penstock.api.facades.capabilities import Capability
-from penstock.api.facades.openai.form_files import store_file
+from penstock.api.facades.media import store_file
 from penstock.api.facades.openai.images import REFUSED, ImagesRequest, images, images_job
 from penstock.api.facades.openai.requests import read_body
 from penstock.api.forms import FORM, FRAME_BYTES, read_form
@@ -65,8 +64,7 @@ async def create_edit(call: CurrentCall) -> Response:
     references = {name: file.reference for name, file in stored.items()}
     also = {**references, "mask_edits": "transparent", "strength": wanted.strength}
     job = await call.submit(identity, images_job(entry, wanted, seed=secrets.randbelow(2**63), also=also))
-    answer = await images(call.api, await call.wait_for_result(job), wanted)
-    return JSONResponse(answer, headers={"x-request-id": job.key.id})
+    return json_answer(job, await images(call.api, await call.wait_for_result(job), wanted))
 
 
 def read_edits(form: FormData) -> EditsRequest:

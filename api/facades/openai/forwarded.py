@@ -16,13 +16,11 @@ from penstock.api.facades.calls import Call
 from penstock.api.facades.capabilities import is_forwarded
 from penstock.api.facades.media import store_upload
 from penstock.api.facades.openai.requests import (
-    Body,
     ChatRequest,
     CompletionRequest,
     Generation,
+    Head,
     Metadata,
-    ModelName,
-    StreamOptions,
     read_chat,
     read_completion,
 )
@@ -46,18 +44,10 @@ _MAX_SUFFIX = 16
 OwnT = TypeVar("OwnT", bound=Generation)
 
 
-class Head(Body):
-    """The parameters of a request that are the facade's own."""
+class ForwardedHead(Head):
+    """The parameters for the facade itself of a request that is forwarded."""
 
-    model: ModelName
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
     metadata: Metadata | None = None
-
-    @property
-    def with_usage(self) -> bool:
-        """True where a stream ends with the token usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +63,9 @@ class Either(Generic[OwnT]):
         """Return the request for a model of ours; raise `InvalidRequest`."""
         return self.read(self.raw) if self.found is None else self.found
 
-    def head(self) -> Head:
+    def head(self) -> ForwardedHead:
         """Return the facade's own parameters; raise `InvalidRequest`."""
-        return validated(Head, self.raw)
+        return validated(ForwardedHead, self.raw)
 
     async def forwarded_to(self, call: Call) -> CatalogueEntry | None:
         """Return the model if the request is to be forwarded; None for models of ours and unknown ones."""
@@ -133,7 +123,7 @@ def job(entry: CatalogueEntry, raw: Mapping[str, Any]) -> JobRequest:
     value = {name: given for name, given in raw.items() if name not in _NOT_FORWARDED and given is not None}
     if isinstance(prompt := value.get("prompt"), list) and len(prompt) == 1 and isinstance(prompt[0], str):
         value["prompt"] = prompt[0]
-    return JobRequest(model=entry.name, input=value, metadata=validated(Head, raw).metadata or {})
+    return JobRequest(model=entry.name, input=value, metadata=validated(ForwardedHead, raw).metadata or {})
 
 
 def _either(body: Any, read: Callable[[Any], OwnT]) -> Either[OwnT]:

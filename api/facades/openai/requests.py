@@ -102,15 +102,10 @@ class StreamOptions(Body):
     include_usage: bool | None = False
 
 
-class Generation(Body):
-    """The common parameters of chats and completions."""
+class Head(Body):
+    """The parameters of a chat or completion for the facade itself."""
 
     model: ModelName
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: int | None = None
-    stop: Stop = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
 
@@ -118,6 +113,16 @@ class Generation(Body):
     def with_usage(self) -> bool:
         """True where a stream ends with the token usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class Generation(Head):
+    """The common parameters of chats and completions by models of this service."""
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: int | None = None
+    stop: Stop = None
 
 
 class ChatRequest(Generation):

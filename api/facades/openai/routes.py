@@ -6,25 +6,25 @@ The client's base URL is `http://HOST/openai/v1`. Every call is a job, like thos
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 
-from penstock.api.facades.calls import Call, CurrentCall
+from penstock.api.facades.calls import Call, CurrentCall, json_answer
 from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.api.facades.openai import answers, chat_images, forwarded, images, requests
 from penstock.api.facades.openai.answers import Chunks, JobResult, Kind
-from penstock.api.facades.openai.forwarded import Either, Head
-from penstock.api.facades.openai.requests import Generation
+from penstock.api.facades.openai.forwarded import Either
+from penstock.api.facades.openai.requests import Generation, Head
 from penstock.api.facades.openai.stream import stream
-from penstock.documents import Document
 from penstock.errors import UnknownModel
 from penstock.jobs import Job
 from penstock.models import CatalogueEntry, find, no_model
+from penstock.requests import JobRequest
 
+GenerationT = TypeVar("GenerationT", bound=Generation)
 #: Capabilities that OpenAI's interface uses.
 _USED = frozenset(Capability) - {Capability.POOLING, Capability.SCORING, Capability.CLASSIFICATION}
 _RESPONSES: Mapping[Kind, Callable[[JobResult], dict[str, Any]]] = MappingProxyType(
@@ -54,26 +54,22 @@ async def read_openai_model(name: str, call: CurrentCall) -> dict[str, Any]:
 @router.post("/chat/completions")
 async def create_chat_completion(call: CurrentCall) -> Response:
     """Create a chat completion."""
-    body = await call.read(forwarded.read_either_chat)
-    if (entry := await body.value.forwarded_to(call)) is not None:
-        return await _forwarded(call, body, entry, Capability.CHAT, "chat.completion")
-    wanted = body.value.own()
-    entry = await call.model(wanted.model, Capability.CHAT)
-    stored = await chat_images.store(call, entry, wanted.messages)
-    job_request = requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
-    return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), "chat.completion")
+
+    async def job_of(entry: CatalogueEntry, wanted: requests.ChatRequest) -> JobRequest:
+        stored = await chat_images.store(call, entry, wanted.messages)
+        return requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
+
+    return await _create(call, forwarded.read_either_chat, Capability.CHAT, "chat.completion", job_of)
 
 
 @router.post("/completions")
 async def create_completion(call: CurrentCall) -> Response:
     """Create a text completion."""
-    body = await call.read(forwarded.read_either_completion)
-    if (entry := await body.value.forwarded_to(call)) is not None:
-        return await _forwarded(call, body, entry, Capability.COMPLETION, "text_completion")
-    wanted = body.value.own()
-    entry = await call.model(wanted.model, Capability.COMPLETION)
-    job_request = requests.completion_job(entry, wanted, seed=_seed())
-    return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), "text_completion")
+
+    async def job_of(entry: CatalogueEntry, wanted: requests.CompletionRequest) -> JobRequest:
+        return requests.completion_job(entry, wanted, seed=_seed())
+
+    return await _create(call, forwarded.read_either_completion, Capability.COMPLETION, "text_completion", job_of)
 
 
 @router.post("/embeddings")
@@ -89,7 +85,7 @@ async def create_embeddings(call: CurrentCall) -> Response:
         result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,
         truncated=wanted.truncate_prompt_tokens is not None,
     )  # fmt: skip
-    return _answer(job, content)
+    return json_answer(job, content)
 
 
 @router.post("/images/generations")
@@ -99,7 +95,7 @@ async def create_images(call: CurrentCall) -> Response:
     wanted = body.value
     entry = await call.model(wanted.model, Capability.IMAGE_GENERATION)
     job = await call.submit(body.fingerprint, images.images_job(entry, wanted, seed=_seed()))
-    return _answer(job, await images.images(call.api, await call.wait_for_result(job), wanted))
+    return json_answer(job, await images.images(call.api, await call.wait_for_result(job), wanted))
 
 
 async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
@@ -109,25 +105,31 @@ async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
     }  # fmt: skip
 
 
-async def _forwarded(
-    call: Call, body: Document[Either[Any]], entry: CatalogueEntry, capability: Capability, kind: Kind
+async def _create(
+    call: Call,
+    read: Callable[[Any], Either[GenerationT]],
+    capability: Capability,
+    kind: Kind,
+    job_of: Callable[[CatalogueEntry, GenerationT], Awaitable[JobRequest]],
 ) -> Response:
-    """Return the answer of a model behind a server of this protocol."""
-    head = body.value.head()
-    await call.model(head.model, capability)
-    job_request = await forwarded.stored_job(call, entry, body.value.raw)
-    return await _generated(call, head, await call.submit(body.fingerprint, job_request), kind)
+    """Return the answer of a model of this service, or of a model behind a server of this protocol."""
+    body = await call.read(read)
+    wanted: Head
+    if (entry := await body.value.forwarded_to(call)) is not None:
+        wanted = body.value.head()
+        await call.model(wanted.model, capability)
+        job_request = await forwarded.stored_job(call, entry, body.value.raw)
+    else:
+        wanted = own = body.value.own()
+        job_request = await job_of(await call.model(own.model, capability), own)
+    return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), kind)
 
 
-async def _generated(call: Call, wanted: Generation | Head, job: Job, kind: Kind) -> Response:
+async def _generated(call: Call, wanted: Head, job: Job, kind: Kind) -> Response:
     """Return a job's text, streamed or complete."""
     if wanted.stream:
         return await stream(call, job, Chunks(kind, job, wanted.with_usage))
-    return _answer(job, _RESPONSES[kind](JobResult.of(await call.wait_for_result(job))))
-
-
-def _answer(job: Job, content: Mapping[str, Any]) -> JSONResponse:
-    return JSONResponse(content, headers={"x-request-id": job.key.id})
+    return json_answer(job, _RESPONSES[kind](JobResult.of(await call.wait_for_result(job))))
 
 
 def _seed() -> int:

@@ -1,15 +1,22 @@
-"""`POST /pooling` of vLLM: runs a scene and returns a GeoTIFF, runs any plugin, or embeds texts and images."""
+"""Routes of vLLM for models of one pass: `/pooling`, `/score`, `/rerank` and `/classify`.
+
+`/pooling` runs a scene and returns a GeoTIFF, runs any plugin, or embeds texts and images. The others return scores of
+pairs of texts, and classes of texts.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from penstock.api.facades.calls import Call, CurrentCall, require_success
+from penstock.api.facades.calls import Call, CurrentCall, json_answer, require_success
 from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.media import store_upload
+from penstock.api.facades.openai.answers import JobResult
+from penstock.api.facades.pooling import scoring
 from penstock.api.facades.pooling.forms import (
     PoolingData,
     PoolingRequest,
@@ -25,10 +32,13 @@ from penstock.api.facades.pooling.texts import TextPoolingRequest, is_text, pool
 from penstock.errors import InputError
 from penstock.intake.inline_media import decode_base64
 from penstock.jobs import Job
+from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 
 #: Seconds of `Retry-After` for a job that has not ended in time.
 RETRY_AFTER_S = 30
+
+ScoringT = TypeVar("ScoringT", bound=scoring.Common)
 
 router = APIRouter(tags=["facades"], include_in_schema=False)
 
@@ -60,6 +70,41 @@ async def pool(call: CurrentCall) -> Response:
     headers = {"x-request-id": job.key.id}
     chunks = answer_bytes(job.key.id, job.created_s, call.api.objects.read(raster.key))
     return StreamingResponse(chunks, media_type="application/json", headers=headers)
+
+
+@router.post("/v1/score")
+@router.post("/score")
+async def score(call: CurrentCall) -> JSONResponse:
+    """Score pairs of texts, by a cross-encoder or by the cosine of embeddings."""
+    return await _scored(call, scoring.read_score, Capability.SCORING, scoring.ranking_job, scoring.score)
+
+
+@router.post("/v2/rerank")
+@router.post("/v1/rerank")
+@router.post("/rerank")
+async def rerank(call: CurrentCall) -> JSONResponse:
+    """Rank documents by a query, the best first."""
+    return await _scored(call, scoring.read_rerank, Capability.SCORING, scoring.ranking_job, scoring.rerank)
+
+
+@router.post("/classify")
+async def classify(call: CurrentCall) -> JSONResponse:
+    """Classify texts."""
+    return await _scored(call, scoring.read_classify, Capability.CLASSIFICATION, scoring.classify_job, scoring.classify)
+
+
+async def _scored(
+    call: Call,
+    read: Callable[[Any], ScoringT],
+    capability: Capability,
+    job_of: Callable[[CatalogueEntry, ScoringT], JobRequest],
+    answer: Callable[[JobResult, ScoringT], dict[str, Any]],
+) -> JSONResponse:
+    """Run the job of a request and return its answer."""
+    body = await call.read(read)
+    entry = await call.model(body.value.model, capability)
+    job = await call.wait_for_result(await call.submit(body.fingerprint, job_of(entry, body.value)))
+    return json_answer(job, answer(JobResult.of(job), body.value))
 
 
 async def _run_plugin(call: Call, fingerprint: str, wanted: JobRequest) -> Response:

@@ -6,18 +6,18 @@ from typing import Any, Literal
 
 from fastapi.responses import JSONResponse
 
-from penstock.api.facades.calls import Call
+from penstock.api.facades.calls import Call, json_answer
 from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.api.facades.openai import answers, chat_images, requests
 from penstock.api.facades.openai.answers import JobResult
-from penstock.api.facades.scoring import forms
+from penstock.api.facades.pooling import scoring
 from penstock.documents import validated
 
 #: Fields of vLLM's text requests.
 FIELDS = ("input", "messages")
 
 
-class TextPoolingRequest(requests.EmbeddingRequest, forms.Common):
+class TextPoolingRequest(requests.EmbeddingRequest, scoring.Common):
     """A request for the vectors of texts or of a message."""
 
     truncate_prompt_tokens: Literal[-1] | None = None
@@ -38,11 +38,11 @@ async def pool_texts(call: Call, fingerprint: str, wanted: TextPoolingRequest) -
     """Return the embeddings of texts or images, or the scores of classes of texts."""
     entry = await call.model(wanted.model, Capability.EMBEDDING, Capability.CLASSIFICATION)
     if Capability.CLASSIFICATION in capabilities_of(entry):
-        asked = forms.read_classify({**wanted.model_dump(exclude_none=True)})
-        job = await call.wait_for_result(await call.submit(fingerprint, forms.classify_job(entry, asked)))
+        asked = scoring.read_classify({**wanted.model_dump(exclude_none=True)})
+        job = await call.wait_for_result(await call.submit(fingerprint, scoring.classify_job(entry, asked)))
         result = JobResult.of(job)
         answers.require_whole(result, wanted.truncate_prompt_tokens is not None)
-        vectors = [probs for _, probs in forms.classes_of(result)]
+        vectors = [probs for _, probs in scoring.classes_of(result)]
         rows = [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     else:
         stored = await chat_images.store(call, entry, wanted.messages or ())
@@ -60,6 +60,6 @@ async def pool_texts(call: Call, fingerprint: str, wanted: TextPoolingRequest) -
         "created": int(result.created_s),
         "model": result.model,
         "data": [{"index": row["index"], "object": "pooling", "data": row["embedding"]} for row in rows],
-        "usage": forms.usage(result),
+        "usage": scoring.usage(result),
     }
-    return JSONResponse(content, headers={"x-request-id": job.key.id})
+    return json_answer(job, content)

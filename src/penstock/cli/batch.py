@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.display import err, fitted, is_wide, moment, out, print_json
+from penstock.cli.display import err, fitted, is_wide, moment, out, print_json, show_all, show_deleted
 from penstock.cli.options import (
     DEFAULT_URL,
     EPILOG,
     FOLLOWING_S,
-    INTERRUPTED,
     JOB_FAILED,
     OK,
     AsJson,
     Url,
     connect,
+    interruptible,
     pairs,
 )
 from penstock.reports import with_places
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from penstock.client import Client
-    from penstock.client.batch_answers import Batch, LineOutcome
+    from penstock.client.answers import Batch, LineOutcome
 
 batch_app = typer.Typer(
     help="Many requests at once, from a JSONL file: submit them, follow them, get their results.",
@@ -150,10 +150,7 @@ def delete(batch_id: BatchId, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     """Delete a batch with its jobs and all results. A running batch is canceled first."""
     with connect(url, patience_s=FOLLOWING_S) as client:
         client.delete_batch(batch_id)
-    if as_json:
-        print_json({"id": batch_id, "deleted": True})
-    else:
-        out.print(f"{batch_id}  deleted")
+    show_deleted(batch_id, as_json)
 
 
 @batch_app.command("list")
@@ -165,10 +162,7 @@ def list_batches(
     """List batches, newest first."""
     with connect(url) as client:
         page = client.batches(limit=limit)
-    if as_json:
-        print_json([dict(batch.raw) for batch in page.batches])
-        return
-    out.print(batch_table(out, page.batches), soft_wrap=False)
+    show_all(page.batches, as_json, lambda found: out.print(batch_table(out, found), soft_wrap=False))
 
 
 def batch_table(console: Console, batches: Sequence[Batch]) -> Table:
@@ -186,15 +180,12 @@ def batch_table(console: Console, batches: Sequence[Batch]) -> Table:
 def _follow(client: Client, batch: Batch) -> Batch:
     from penstock.cli.progress import counting
 
-    try:
-        with counting(err, batch.counts.total) as on_batch:
-            return client.wait_batch(batch.id, on_batch=lambda found: on_batch(found.counts.over, _words(found)))
-    except KeyboardInterrupt:
-        err.print(
-            f"\nThe batch continues. Wait for it with `penstock batch wait {batch.id}`, "
-            f"end it with `penstock batch cancel {batch.id}`."
-        )
-        raise typer.Exit(INTERRUPTED) from None
+    sentence = (
+        f"The batch continues. Wait for it with `penstock batch wait {batch.id}`, "
+        f"end it with `penstock batch cancel {batch.id}`."
+    )
+    with interruptible(sentence), counting(err, batch.counts.total) as on_batch:
+        return client.wait_batch(batch.id, on_batch=lambda found: on_batch(found.counts.over, _words(found)))
 
 
 def _require_folder(folder: Path | None, files: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import clock, out, print_json, table
+from penstock.cli.display import clock, out, print_json, show_all, show_one, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, FOLLOWING_S, REQUEST_S, AsJson, JobId, Url, connect
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ def list_deliveries(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = Fal
     """List the deliveries of a job's events. Each try is in `penstock trace JOB`."""
     with connect(url) as client:
         found = client.deliveries(job_id)
-    if as_json:
-        print_json([dict(delivery.raw) for delivery in found])
-    else:
-        show_deliveries(found)
+    show_all(found, as_json, show_deliveries)
 
 
 @deliveries_app.command()
@@ -41,10 +38,7 @@ def redeliver(
     """Send an event again, or before it is due, at once, with the same id and the same bytes."""
     with connect(url) as client:
         delivery = client.redeliver(job_id, delivery_id)
-    if as_json:
-        print_json(dict(delivery.raw))
-    else:
-        show_deliveries([delivery])
+    show_one(delivery, as_json, show_deliveries)
 
 
 @deliveries_app.command("dead-letters")
@@ -63,10 +57,8 @@ def dead_letters(
             found = client.dead_deliveries(endpoint_id=endpoint_id, limit=limit)
     if again:
         print_json({"deliveries": sent}) if as_json else out.print(f"{sent} deliveries are sent again")
-    elif as_json:
-        print_json([dict(delivery.raw) for delivery in found])
     else:
-        show_deliveries(found)
+        show_all(found, as_json, show_deliveries)
 
 
 def show_deliveries(deliveries: Sequence[WebhookDelivery]) -> None:

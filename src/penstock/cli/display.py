@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +28,41 @@ out = Console(
     highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_COLUMNS
 )  # fmt: skip
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+class Answer(Protocol):
+    """An answer of the service, with its document."""
+
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        """The document."""
+
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+def show_all(found: Sequence[AnswerT], as_json: bool, print_rows: Callable[[Sequence[AnswerT]], object]) -> None:
+    """Print answers of the service: their documents as JSON, or by `print_rows`."""
+    if as_json:
+        print_json([dict(each.raw) for each in found])
+    else:
+        print_rows(found)
+
+
+def show_one(found: AnswerT, as_json: bool, print_rows: Callable[[Sequence[AnswerT]], object]) -> None:
+    """Print an answer of the service: its document as JSON, or by `print_rows`."""
+    if as_json:
+        print_json(dict(found.raw))
+    else:
+        print_rows([found])
+
+
+def show_deleted(name: str, as_json: bool) -> None:
+    """Print that the service has deleted something."""
+    if as_json:
+        print_json({"id": name, "deleted": True})
+    else:
+        out.print(f"{name}  deleted")
 
 
 def show_job(job: Job, as_json: bool) -> None:

@@ -168,7 +168,7 @@ def _object_store(settings: Settings) -> Finding:
 
 
 def _browser_access(settings: Settings) -> Iterator[Finding]:
-    """Report if the page may read and write the bucket; the API itself serves a local store."""
+    """Check that the page in the browser may read and write the bucket. A local store needs no check."""
     if settings.object_store is None or not settings.object_store.startswith("s3://"):
         return
     try:
@@ -217,7 +217,7 @@ def _stored_models(found: StoredCatalogue) -> Finding:
 
 
 def _data_folder(settings: Settings) -> Finding:
-    """Report who can read the data folder: that is the operator's choice."""
+    """Report the users who can read the data folder, without judging the operator's choice."""
     mode = stat.S_IMODE(settings.data.stat().st_mode)
     others = mode & (stat.S_IRWXG | stat.S_IRWXO)
     who = f"other users can read it; `chmod 700 {settings.data}` prevents that" if others else "only you can read it"
@@ -236,7 +236,7 @@ def _processes(settings: Settings) -> Iterator[Finding]:
 def _service(
     url: str, found: Identity | None, api_key: str | None, pooled: frozenset[str], settings: Settings | None = None
 ) -> Iterator[Finding]:
-    """Report what the API answers; with the settings of its machine, compare it with them."""
+    """Check the API, and compare its answers with the settings if they are those of its machine."""
     try:
         with Client(url, api_key=api_key, patience_s=0) as client:
             mark = client.job_store()
@@ -260,7 +260,7 @@ def _service(
 
 
 def _access(url: str, client: Client) -> Finding:
-    """Check if the service requires keys, and if the given key permits the next checks."""
+    """Check that the given key, if the service requires keys, permits the next checks."""
     remedy = "set PENSTOCK_API_KEY: `penstock keys create --scopes read,monitor` creates one"
     with Client(url, patience_s=0) as anybody:
         with_keys = _refusal(anybody) is not None
@@ -271,7 +271,7 @@ def _access(url: str, client: Client) -> Finding:
 
 
 def _refusal(client: Client) -> str | None:
-    """Return why a client may not read models and queues; None if it may."""
+    """Return the reason for which a client may not read models and queues; None if the client may."""
     try:
         client.models()
         client.queues()
@@ -292,7 +292,7 @@ def _devices(workers: Sequence[Worker]) -> dict[str, Sequence[str]]:
 
 
 def _worker(queue: Queue, devices: Sequence[str] = (), *, served: bool, pooled: bool) -> Finding:
-    """Report the workers of a queue; one that is `pooled` has a driver, which starts them when jobs wait."""
+    """Report the workers of a queue. A `pooled` queue may have none: its driver starts workers when jobs wait."""
     kinds = f" ({', '.join(devices)})" if devices else ""
     detail = f"{queue.workers} at queue {queue.name}{kinds}, {queue.queued} waiting, {queue.running} running"
     if pooled:
@@ -318,7 +318,7 @@ def _hints(settings: Settings, models: Sequence[ModelInfo]) -> Iterator[Finding]
 
 
 def _models(models: Sequence[ModelInfo], served: Set[str]) -> Iterator[Finding]:
-    """Report the models; one that no living worker has is said to wait for a worker, whatever it was told last."""
+    """Report the models. A model without a living worker is reported as unserved, even if its last worker was ready."""
     if not models:
         yield Finding("models", ok=False, detail="none", remedy="start a worker, which publishes its models")
     for model in models:

@@ -52,7 +52,7 @@ def drops(data: Data = None, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
 
 
 def _told(url: str) -> Mapping[str, Any] | None:
-    """Return the drop rules as the service tells them; from one that does not, None, and say why."""
+    """Return the drop rules of the service; print the reason and return None where the service does not answer."""
     from penstock.client.answers import ClientError
 
     try:
@@ -91,7 +91,7 @@ def _found(address: str) -> Passes:
 
 
 def _found_if_any(settings: Settings) -> Passes:
-    """Return the last listings of the settings' service; none if there is no such service."""
+    """Return the last listings of the service of the settings; no listings without such a service."""
     from penstock.errors import PenstockError
     from penstock.storage.redis.drop_events import NO_PASSES
     from penstock.up.valkey import redis_address

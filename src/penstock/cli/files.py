@@ -11,13 +11,13 @@ from penstock.cli.display import err, out, print_json, show_job
 from penstock.cli.options import (
     DEFAULT_URL,
     FOLLOWING_S,
-    INTERRUPTED,
     JOB_FAILED,
     OK,
     AsJson,
     JobId,
     Url,
     connect,
+    interruptible,
 )
 from penstock.jobs import Status
 
@@ -47,12 +47,9 @@ def upload(
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
         for path in files:
-            try:
-                with transfer(err, path.name) as on_bytes:
-                    media = client.upload(path, on_bytes=on_bytes)
-            except KeyboardInterrupt:
-                err.print("\nInterrupted. Run the same command again to continue.")
-                raise typer.Exit(INTERRUPTED) from None
+            sentence = "Interrupted. Run the same command again to continue."
+            with interruptible(sentence), transfer(err, path.name) as on_bytes:
+                media = client.upload(path, on_bytes=on_bytes)
             rows.append({"file": str(path), "media": media, "size_bytes": path.stat().st_size})
             if not as_json:
                 out.print(media)
@@ -90,12 +87,9 @@ def save(client: Client, job: Job, folder: Path, names: list[str] | None = None)
     """Save a job's artifacts and show the progress; return the files."""
     from penstock.cli.progress import transfer
 
-    try:
-        with transfer(err, "saving") as on_bytes:
-            return client.download(job, folder, names=names, on_bytes=on_bytes)
-    except KeyboardInterrupt:
-        err.print(f"\nInterrupted. Continue with `penstock download {job.id} --out {folder}`.")
-        raise typer.Exit(INTERRUPTED) from None
+    sentence = f"Interrupted. Continue with `penstock download {job.id} --out {folder}`."
+    with interruptible(sentence), transfer(err, "saving") as on_bytes:
+        return client.download(job, folder, names=names, on_bytes=on_bytes)
 
 
 def wait(
@@ -112,11 +106,8 @@ def wait(
     with connect(url) as client:
         client.job(job_id)
     with connect(url, patience_s=FOLLOWING_S) as client:
-        try:
-            with estimating(err) as on_job:
-                job = client.wait(job_id, timeout_s=timeout_s, on_job=on_job)
-        except KeyboardInterrupt:
-            err.print(f"\nThe job continues. End it with `penstock cancel {job_id}`.")
-            raise typer.Exit(INTERRUPTED) from None
+        sentence = f"The job continues. End it with `penstock cancel {job_id}`."
+        with interruptible(sentence), estimating(err) as on_job:
+            job = client.wait(job_id, timeout_s=timeout_s, on_job=on_job)
     show_job(job, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)

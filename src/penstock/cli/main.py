@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +23,8 @@ from penstock.cli.display import (
     moment,
     out,
     print_json,
+    show_all,
+    show_deleted,
     show_event,
     show_job,
     table,
@@ -30,14 +32,12 @@ from penstock.cli.display import (
 )
 from penstock.cli.drops import drops
 from penstock.cli.files import download, save, upload, wait
-from penstock.cli.install import install_app
 from penstock.cli.keys import keys_app
 from penstock.cli.models import models_app
 from penstock.cli.options import (
     DEFAULT_URL,
     EPILOG,
     FOLLOWING_S,
-    INTERRUPTED,
     JOB_FAILED,
     OK,
     STILL_RUNNING,
@@ -50,6 +50,7 @@ from penstock.cli.options import (
     Url,
     complete_model,
     connect,
+    interruptible,
     pairs,
     require_files,
 )
@@ -57,8 +58,8 @@ from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
-from penstock.cli.sample_file import sample
-from penstock.cli.sample_model import sample_model
+from penstock.cli.sample_file import sample, sample_model
+from penstock.cli.systemd import install_app
 from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
@@ -233,10 +234,7 @@ def delete(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
     """Delete a job and its result. A running job is canceled first."""
     with connect(url) as client:
         client.delete(job_id)
-    if as_json:
-        print_json({"id": job_id, "deleted": True})
-    else:
-        out.print(f"{job_id}  deleted")
+    show_deleted(job_id, as_json)
 
 
 @app.command()
@@ -249,7 +247,7 @@ def events(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
             for event in client.events(job_id):
                 show_event(event, as_json)
         except KeyboardInterrupt:
-            _goes_on(job_id)
+            err.print(f"\n{_goes_on(job_id)}")
 
 
 @app.command()
@@ -306,9 +304,10 @@ def list_jobs(
             client, limit, status=status_is and status_is.value, model=model, created_after=after,
             created_before=before, metadata=pairs(metadata or [], "--meta"),
         )  # fmt: skip
-    if as_json:
-        print_json([dict(job.raw) for job in jobs])
-        return
+    show_all(jobs, as_json, _show_list)
+
+
+def _show_list(jobs: Sequence[Job]) -> None:
     wide = is_wide(out)
     rows = [
         (job.id, job.model, job.status.value, moment(job.created_at, wide=wide), count(job),
@@ -372,19 +371,16 @@ def _follow(client: Client, job: Job) -> Job:
     from penstock.client.answers import PenstockAPIError, Unreachable
 
     try:
-        with following(err) as on_event:
+        with interruptible(_goes_on(job.id)), following(err) as on_event:
             return client.wait(job.id, on_event=on_event)
-    except KeyboardInterrupt:
-        _goes_on(job.id)
-        raise typer.Exit(INTERRUPTED) from None
     except (PenstockAPIError, Unreachable) as error:  # a restart that requires keys, for example
         if not (isinstance(error, PenstockAPIError) and error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)):
-            _goes_on(job.id)
+            err.print(f"\n{_goes_on(job.id)}")
         raise
 
 
-def _goes_on(job_id: str) -> None:
-    err.print(f"\nThe job continues. Follow: `penstock events {job_id}`. Cancel: `penstock cancel {job_id}`.")
+def _goes_on(job_id: str) -> str:
+    return f"The job continues. Follow: `penstock events {job_id}`. Cancel: `penstock cancel {job_id}`."
 
 
 def _hint(error: Exception) -> str:

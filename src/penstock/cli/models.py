@@ -14,7 +14,8 @@ from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Ca
 from penstock.cli.promotion import promote
 from penstock.cli.tuning import tune
 from penstock.cli.upkeep import opened, operator
-from penstock.client.answers import Unreachable, media_fields
+from penstock.client.answers import Unreachable
+from penstock.client.local_files import media_fields
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
 
 if TYPE_CHECKING:

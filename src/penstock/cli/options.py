@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from penstock.cli.display import err
+from penstock.client.answers import PenstockAPIError, Unreachable
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -18,6 +23,8 @@ OK, JOB_FAILED, USAGE, UNAVAILABLE, STILL_RUNNING, INTERRUPTED = 0, 1, 2, 3, 4, 
 
 #: Seconds to retry a service that does not respond: for one request, and while following a job.
 REQUEST_S, FOLLOWING_S = 2.0, 120.0
+#: Pauses in seconds below which nothing is printed: a single connection that breaks is no news.
+SHORT_S = 0.5
 
 EPILOG = (
     "Environment: PENSTOCK_URL is the address of the service, PENSTOCK_API_KEY the API key if it requires one. "
@@ -78,13 +85,52 @@ def pairs(texts: list[str], option: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
+class Waits:
+    """Prints why a client waits for the service, each new reason once."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._said = ""
+
+    def __call__(self, failure: Unreachable | PenstockAPIError, pause_s: float) -> None:
+        """Print why a request is sent again later, and when."""
+        sentence = self._sentence(failure, pause_s)
+        key = sentence.partition(":")[0]
+        if pause_s >= SHORT_S and key != self._said:
+            self._said = key
+            err.print(sentence)
+
+    def _sentence(self, failure: Unreachable | PenstockAPIError, pause_s: float) -> str:
+        if isinstance(failure, Unreachable):
+            return f"the service went away: {failure}; trying again for up to {self._patience_s:.0f} s"
+        if failure.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return f"waiting {pause_s:.0f} s at a limit of the service: {failure.detail}"
+        return f"waiting {pause_s:.0f} s for the service: {failure.detail}"
+
+
+@contextmanager
+def interruptible(sentence: str) -> Iterator[None]:
+    """End the command after Ctrl-C with this sentence, which tells how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"\n{sentence}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def confirm(question: str) -> None:
+    """Ask for a confirmation; abort without one, and fail where standard input is no terminal."""
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("this needs a confirmation, but standard input is no terminal: add --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
 @contextmanager
 def connect(url: str, *, patience_s: float = REQUEST_S) -> Iterator[Client]:
     """Yield a client of the service, with the API key of the environment.
 
-    One that is patient says on standard error when it waits for the service, and why.
+    With a longer `patience_s`, print on standard error when the client waits for the service, and why.
     """
-    from penstock.cli.waits import Waits
     from penstock.client import Client
     from penstock.config import api_key, state_dir
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.client.answers import ClientError, media_fields, shapes
+from penstock.client.answers import ClientError
+from penstock.client.local_files import media_fields, shapes
 from penstock.jobs import is_reference
 
 #: Types in the order in which they are tried: `1` is a number where the schema allows number and text.

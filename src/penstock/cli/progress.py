@@ -52,7 +52,7 @@ def following(console: Console) -> Iterator[Callable[[Event], None]]:
         _Times(),
     )  # fmt: skip
     with _bars(console, *columns) as bars:
-        view = _JobView(console, bars, bars.add_task(DOING[Phase.WAITING], total=None, count=""))
+        view = _EventBars(console, bars, bars.add_task(DOING[Phase.WAITING], total=None, count=""))
         yield view.take
 
 
@@ -141,7 +141,7 @@ class _Size(ProgressColumn):
         return Text(f"{(self._size_of(self._folder) - self._before) / 1e6:,.0f} MB")
 
 
-class _JobView:
+class _EventBars:
     def __init__(self, console: Console, bars: Progress, task: TaskID) -> None:
         self._console = console
         self._bars = bars

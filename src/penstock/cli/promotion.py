@@ -1,4 +1,4 @@
-"""`penstock models promote`: which model an alias leads to."""
+"""`penstock models promote`: show and change the models behind an alias."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def promote(
 def _changed(
     alias: str, targets: Sequence[str], before: Promotion | None, stored: StoredCatalogue, owner: str
 ) -> Promotion:
-    """Return an alias's new promotion: back to the shares before if there are no targets."""
+    """Return the new promotion of an alias; without targets, the previous shares."""
     from penstock.storage.journal.promotions import Promotion, full_shares
 
     if not targets:

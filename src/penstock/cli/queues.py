@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import clock, err, out, print_json, show_job, table
-from penstock.cli.options import DEFAULT_URL, EPILOG, FOLLOWING_S, AsJson, Url, connect
+from penstock.cli.display import clock, err, out, print_json, show_all, show_job, show_one, table
+from penstock.cli.options import DEFAULT_URL, EPILOG, FOLLOWING_S, AsJson, Url, confirm, connect
 
 if TYPE_CHECKING:
-    from penstock.client.answers import Queue
+    from penstock.client.answers import Job, Queue
 
 queues_app = typer.Typer(
     help="The queues: list, show, pause, drain, resume and purge them.", epilog=EPILOG, no_args_is_help=True
@@ -32,38 +31,35 @@ def list_queues(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the queues with their depth and throughput."""
     with connect(url) as client:
         found = client.queues()
-    if as_json:
-        print_json([dict(queue.raw) for queue in found])
-    else:
-        _show(found)
+    show_all(found, as_json, _show)
 
 
 @queues_app.command()
 def show(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show a queue's depth and throughput."""
     with connect(url) as client:
-        _print(client.queue(name), as_json)
+        show_one(client.queue(name), as_json, _show)
 
 
 @queues_app.command()
 def pause(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Pause a queue: no job is given to workers, jobs are still accepted, running jobs continue."""
     with connect(url) as client:
-        _print(client.pause_queue(name), as_json)
+        show_one(client.pause_queue(name), as_json, _show)
 
 
 @queues_app.command()
 def drain(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Drain a queue: no more jobs are accepted, waiting jobs are still run."""
     with connect(url) as client:
-        _print(client.drain_queue(name), as_json)
+        show_one(client.drain_queue(name), as_json, _show)
 
 
 @queues_app.command()
 def resume(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """End a pause or a drain."""
     with connect(url) as client:
-        _print(client.resume_queue(name), as_json)
+        show_one(client.resume_queue(name), as_json, _show)
 
 
 @queues_app.command()
@@ -76,7 +72,7 @@ def purge(
     """Cancel all waiting jobs of a queue. Running jobs continue."""
     with connect(url, patience_s=FOLLOWING_S) as client:
         if not yes:
-            _confirm(f"Cancel the {client.queue(name).queued} waiting jobs of queue {name}?")
+            confirm(f"Cancel the {client.queue(name).queued} waiting jobs of queue {name}?")
         canceled = client.purge_queue(name)
     if as_json:
         print_json({"queue": name, "canceled": canceled})
@@ -94,13 +90,7 @@ def list_dead_letters(
     """List the dead letters of a queue, newest first. `penstock retry JOB` runs one again."""
     with connect(url) as client:
         jobs = client.dead_letters(queue, limit=limit)
-    if as_json:
-        print_json([dict(job.raw) for job in jobs])
-        return
-    rows = table("job", "model", "created", "ended", "attempts")
-    for job in jobs:
-        rows.add_row(job.id, job.model, clock(job.created_at), clock(job.completed_at), str(job.attempt))
-    out.print(rows)
+    show_all(jobs, as_json, _show_dead)
 
 
 @dead_letters_app.command()
@@ -108,19 +98,20 @@ def requeue(queue: Named = "default", url: Url = DEFAULT_URL, as_json: AsJson = 
     """Run all dead letters of a queue again, as new jobs."""
     with connect(url, patience_s=FOLLOWING_S) as client:
         jobs = client.requeue_dead_letters(queue)
-    if as_json:
-        print_json([dict(job.raw) for job in jobs])
-        return
+    show_all(jobs, as_json, _show_new)
+
+
+def _show_dead(jobs: Sequence[Job]) -> None:
+    rows = table("job", "model", "created", "ended", "attempts")
+    for job in jobs:
+        rows.add_row(job.id, job.model, clock(job.created_at), clock(job.completed_at), str(job.attempt))
+    out.print(rows)
+
+
+def _show_new(jobs: Sequence[Job]) -> None:
     for job in jobs:
         show_job(job, as_json=False)
     err.print(f"{len(jobs)} new jobs")
-
-
-def _print(queue: Queue, as_json: bool) -> None:
-    if as_json:
-        print_json(dict(queue.raw))
-    else:
-        _show([queue])
 
 
 def _show(queues: Sequence[Queue]) -> None:
@@ -132,9 +123,3 @@ def _show(queues: Sequence[Queue]) -> None:
         )  # fmt: skip
         rows.add_row(queue.name, queue.mode, *map(str, figures), str(queue.dead_letters))
     out.print(rows)
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("this needs a confirmation, but standard input is no terminal: add --yes")
-    typer.confirm(question, abort=True, err=True)

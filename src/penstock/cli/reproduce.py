@@ -11,13 +11,13 @@ from penstock.cli.display import err, out, print_json, show_job, table
 from penstock.cli.options import (
     DEFAULT_URL,
     FOLLOWING_S,
-    INTERRUPTED,
     JOB_FAILED,
     OK,
     AsJson,
     JobId,
     Url,
     connect,
+    interruptible,
 )
 
 if TYPE_CHECKING:
@@ -78,12 +78,9 @@ def _run_again(client: Client, first: Job, *, any_revision: bool) -> Job:
         first.model, request_again(first, model.input_schema), metadata={"reproduces": first.id}
     )  # fmt: skip
     err.print(f"job {second.id}")
-    try:
-        with following(err) as on_event:
-            return client.wait(second.id, on_event=on_event)
-    except KeyboardInterrupt:
-        err.print(f"\nThe job continues. Follow: `penstock events {second.id}`.")
-        raise typer.Exit(INTERRUPTED) from None
+    sentence = f"The job continues. Follow: `penstock events {second.id}`."
+    with interruptible(sentence), following(err) as on_event:
+        return client.wait(second.id, on_event=on_event)
 
 
 def _show(first: Job, second: Job, found: Reproduction) -> None:

@@ -16,7 +16,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A part of both results: an artifact by its name, the `text` or the `json`; with None where it is missing."""
+    """A part of both results: an artifact, the `text` or the `json`. A digest is None where the part is missing."""
 
     name: str
     kind: Literal["artifact", "output"]
@@ -31,7 +31,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference in how two results were made; a value is None where one has none."""
+    """A difference between the provenances of two results. A value is None where a result lacks it."""
 
     what: str
     first: Any
@@ -54,7 +54,7 @@ class Reproduction:
 
 
 def request_again(job: Job, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's input, with those defaults of its time filled in that are others in the model's schema now."""
+    """Return a job's input, with the defaults that have changed in the model's schema since filled in."""
     now = defaults_of(schema, dict(job.input))
     then = (job.provenance or {}).get("defaults", {})
     return filled(job.input, {place: value for place, value in then.items() if now.get(place, _MISSING) != value})
@@ -89,7 +89,7 @@ def _outputs(job: Job) -> dict[str, str]:
 
 
 def _made(job: Job, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what made a result as one level of names: `software.torch`, `inputs./scene`, `input./threshold`."""
+    """Return the provenance of a result as a flat mapping: `software.torch`, `inputs./scene`, `input./threshold`."""
     named = {"model": provenance.get("model") or {}, "software": provenance.get("software") or {}}
     named["inputs"] = {each.get("place") or each["reference"]: _bytes_of(each) for each in provenance.get("inputs", ())}
     named["input"] = dict(_leaves(filled(job.input, provenance.get("defaults", {})), ""))
@@ -99,7 +99,7 @@ def _made(job: Job, provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bytes_of(medium: Mapping[str, Any]) -> str:
-    """Return the digest of an input, or the tag that stands for one, with the size."""
+    """Return the digest of an input, or its etag without a digest, and its size."""
     known = medium.get("sha256") or f"etag {medium.get('etag')}"
     return f"{known}, {medium.get('size_bytes'):,} bytes"
 

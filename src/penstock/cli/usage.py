@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from penstock.client.usage_answers import UsageReport, UsageSums
+    from penstock.client.answers import UsageReport, UsageSums
 
 _DAY = ["%Y-%m-%d"]
 _STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -1,4 +1,4 @@
-"""The display of `penstock watch`: one state of a service, laid out on a screen of any size."""
+"""The display of `penstock watch`: the state of a service, fitted to the screen."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_state(client: Client) -> ServiceState:
 
 @dataclass
 class Screen:
-    """The latest state. It is drawn anew each time, since ages advance and the screen's size may change."""
+    """The latest state of a service, laid out for each drawing: ages advance, and the screen may change its size."""
 
     url: str
     #: Time of each drawing, in seconds since the epoch.

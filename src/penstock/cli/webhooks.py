@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.deliveries import show_deliveries
-from penstock.cli.display import clock, err, out, print_json, table
+from penstock.cli.display import clock, err, out, print_json, show_all, show_deleted, show_one, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Url, connect
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ def list_endpoints(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the endpoints."""
     with connect(url) as client:
         found = client.webhook_endpoints()
-    if as_json:
-        print_json([dict(endpoint.raw) for endpoint in found])
-    else:
-        _show(found)
+    show_all(found, as_json, _show)
 
 
 @webhooks_app.command()
@@ -80,17 +77,10 @@ def change(
         )
     with connect(url) as client:
         changed = client.change_webhook_endpoint(
-            endpoint_id,
-            url=receiver,
-            events=events,
-            models=models,
-            description=description,
+            endpoint_id, url=receiver, events=events, models=models, description=description,
             enabled=enable if enable or disable else None,
-        )
-    if as_json:
-        print_json(dict(changed.raw))
-    else:
-        _show([changed])
+        )  # fmt: skip
+    show_one(changed, as_json, _show)
 
 
 @webhooks_app.command()
@@ -98,10 +88,7 @@ def delete(endpoint_id: EndpointId, url: Url = DEFAULT_URL, as_json: AsJson = Fa
     """Delete an endpoint. Its pending deliveries are not sent any more."""
     with connect(url) as client:
         client.delete_webhook_endpoint(endpoint_id)
-    if as_json:
-        print_json({"id": endpoint_id, "deleted": True})
-    else:
-        out.print(f"{endpoint_id}  deleted")
+    show_deleted(endpoint_id, as_json)
 
 
 @webhooks_app.command("test")
@@ -109,10 +96,7 @@ def send_test(endpoint_id: EndpointId, url: Url = DEFAULT_URL, as_json: AsJson =
     """Send a webhook.test event to an endpoint and show the response. Exit code 1 unless it is 2xx."""
     with connect(url) as client:
         delivery = client.test_webhook_endpoint(endpoint_id)
-    if as_json:
-        print_json(dict(delivery.raw))
-    else:
-        show_deliveries([delivery])
+    show_one(delivery, as_json, show_deliveries)
     raise typer.Exit(OK if delivery.state == "delivered" else JOB_FAILED)
 
 
@@ -141,10 +125,7 @@ def deliveries(
     """List the deliveries to an endpoint, newest first."""
     with connect(url) as client:
         found = client.endpoint_deliveries(endpoint_id, limit=limit).deliveries
-    if as_json:
-        print_json([dict(delivery.raw) for delivery in found])
-    else:
-        show_deliveries(found)
+    show_all(found, as_json, show_deliveries)
 
 
 def _show_secret(endpoint: WebhookEndpoint, as_json: bool) -> None:

@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.client.answers import (
         Artifact,
+        Batch,
+        BatchPage,
         ClientError,
         Corrupt,
         DeliveryPage,
         Event,
         Job,
         JobLog,
+        LineOutcome,
         ModelInfo,
         Page,
         PenstockAPIError,
@@ -35,17 +38,18 @@ if TYPE_CHECKING:
         StillRunning,
         Try,
         Unreachable,
+        UsageDay,
+        UsageReport,
+        UsageSums,
         WebhookDelivery,
         WebhookEndpoint,
         Worker,
     )
     from penstock.client.async_client import AsyncClient
-    from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
     from penstock.client.batch_operations import BatchOptions
     from penstock.client.protocol import JobOptions
     from penstock.client.results import JobFailed, Result
     from penstock.client.sync_client import Client
-    from penstock.client.usage_answers import UsageDay, UsageReport, UsageSums
     from penstock.client.webhook_operations import EndpointOptions
 
 __all__ = [
@@ -58,11 +62,9 @@ __all__ = [
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.
 _HOMES = (
     "answers",
-    "batch_answers",
     "protocol",
     "batch_operations",
     "webhook_operations",
-    "usage_answers",
     "results",
     "sync_client",
     "async_client",

@@ -6,50 +6,39 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-import httpx
-import httpx_sse
+import httpx2
 
 from penstock.client import async_runtime as runtime
-from penstock.client import connection, protocol, results, usage_answers
+from penstock.client import connection, protocol, results
 from penstock.client import webhook_operations as webhooks
 from penstock.client.answers import (
+    Batch,
+    BatchPage,
     DeliveryPage,
     Event,
     Job,
     JobLog,
+    LineOutcome,
     ModelInfo,
     Page,
     PenstockAPIError,
     Queue,
+    UsageReport,
     WebhookDelivery,
     WebhookEndpoint,
     Worker,
 )
-from penstock.client.batch_answers import Batch, BatchPage, LineOutcome
 from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, OnLine, outcomes
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.downloads import CHUNK_BYTES, PartialDownload
 from penstock.client.operations import Files, OnJob, Operations
-from penstock.client.protocol import (
-    Digest,
-    Flow,
-    JobOptions,
-    OnBytes,
-    OnRetry,
-    Pause,
-    Reply,
-    Request,
-    Save,
-    Step,
-    Together,
-)
+from penstock.client.protocol import Flow, JobFilters, JobOptions, OnBytes, Reply, Request
 from penstock.client.results import Result
-from penstock.client.usage_answers import UsageReport
 from penstock.client.webhook_operations import EndpointOptions
 
 T = TypeVar("T")
@@ -65,10 +54,10 @@ class AsyncClient:
         api_key: str | None = None,
         patience_s: float = PATIENCE_S,
         state_dir: str | Path | None = None,
-        on_retry: OnRetry | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        on_retry: protocol.OnRetry | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = httpx.AsyncClient(**connection.options(base_url), transport=transport)
+        self._http = httpx2.AsyncClient(**connection.options(base_url), transport=transport)
         self._api_key = connection.checked_key(api_key)
         notes = None if state_dir is None else Path(state_dir)
         self._do = Operations(patience_s, service=base_url, state_dir=notes, on_retry=on_retry)
@@ -130,23 +119,9 @@ class AsyncClient:
         """Return a job, at once or when it has ended, after at most `wait_s` seconds (60 at most)."""
         return await self._run(self._do.job(job_id, wait_s))
 
-    async def jobs(
-        self,
-        *,
-        status: str | None = None,
-        model: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Page:
+    async def jobs(self, **filters: Unpack[JobFilters]) -> Page:
         """Return a page of jobs, the newest first. A short page may have a `next_cursor` too."""
-        wanted = protocol.job_filters(
-            status=status, model=model, limit=limit, cursor=cursor, created_after=created_after,
-            created_before=created_before, metadata=metadata,
-        )  # fmt: skip
-        return await self._run(self._do.jobs(wanted))
+        return await self._run(self._do.jobs(filters))
 
     async def wait(
         self,
@@ -183,11 +158,11 @@ class AsyncClient:
                 ):
                     if response.status_code != 200:
                         await response.aread()
-                    async for sent in httpx_sse.EventSource(connection.streaming(response)).aiter_sse():
+                    async for sent in connection.events(response):
                         if (event := reader.read(sent.event, sent.data)) is not None:
                             yield event
                 delay_s = reader.closed()
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 delay_s = reader.failed(connection.no_answer(self._http.base_url, error))
             except PenstockAPIError as error:
                 delay_s = reader.failed(error)
@@ -374,7 +349,7 @@ class AsyncClient:
 
         With a key of the scope `admin`, `tenant` may be another tenant, or `*` for all.
         """
-        return await self._run(usage_answers.read(self._do, first, last, model, tenant))
+        return await self._run(self._do.usage(**{"from": first, "to": last, "model": model, "tenant": tenant}))
 
     async def drops(self) -> dict[str, Any]:
         """Return the service's drop rules (`rules`) with their last listings, as the API tells them."""
@@ -422,32 +397,29 @@ class AsyncClient:
             result: T = end.value
             return result
 
-    async def _do_step(self, step: Step, sleep: runtime.Sleep) -> Reply | str | list[Any] | None:
+    async def _do_step(self, step: protocol.Step, sleep: runtime.Sleep) -> Reply | str | list[Any] | None:
         match step:
-            case Pause():
+            case protocol.Pause():
                 await sleep(step.seconds)
                 return None
-            case Digest():
+            case protocol.Digest():
                 return await runtime.blocking(step.read)
-            case Together():
+            case protocol.Together():
                 return await runtime.together(self._run, step)
             case Request():
                 return await self._answer(step)
 
     async def _answer(self, request: Request) -> Reply:
         try:
-            return await self._perform(request)
-        except httpx.TransportError as error:
+            if request.save is not None:
+                return await self._save(request, request.save)
+            content = runtime.chunks(request.upload) if request.upload else connection.body(request)
+            async with self._http.stream(**connection.stream(request, self._api_key), content=content) as response:
+                return Reply(response.status_code, response.headers, await response.aread())
+        except httpx2.TransportError as error:
             raise connection.no_answer(self._http.base_url, error) from error
 
-    async def _perform(self, request: Request) -> Reply:
-        if request.save is not None:
-            return await self._save(request, request.save)
-        content = runtime.chunks(request.upload) if request.upload else connection.body(request)
-        async with self._http.stream(**connection.stream(request, self._api_key), content=content) as response:
-            return Reply(response.status_code, response.headers, await response.aread())
-
-    async def _save(self, request: Request, save: Save) -> Reply:
+    async def _save(self, request: Request, save: protocol.Save) -> Reply:
         with closing(await runtime.blocking(PartialDownload.open, save)) as partial:
             if not partial.complete:
                 arguments = connection.stream(replace(request, headers=partial.range), self._api_key)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 
-import httpx
+import httpx2
 
 from penstock.client import downloads
 from penstock.client.answers import Event
@@ -49,7 +49,7 @@ async def follow(events: AsyncIterator[Event], on_event: Callable[[Event], None]
             raise
 
 
-def cut_off(_response: httpx.Response, _after_s: float) -> AbstractAsyncContextManager[None]:
+def cut_off(_response: httpx2.Response, _after_s: float) -> AbstractAsyncContextManager[None]:
     """Do nothing: `follow` cancels a read that takes too long."""
     return nullcontext()
 

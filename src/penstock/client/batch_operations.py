@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from penstock.client import protocol, transfers
-from penstock.client.answers import ClientError
-from penstock.client.batch_answers import Batch, BatchPage, LineOutcome, read_batch, read_batch_page, read_outcome
+from penstock.client.answers import Batch, BatchPage, ClientError, LineOutcome
+from penstock.client.decoding import read
 from penstock.client.operations import LONG_POLL_S, REPORT_EVERY_S, Operations, until_gone
 from penstock.client.protocol import Flow, OnBytes
 
@@ -70,15 +70,15 @@ class BatchOperations:
                 source = {"file": (yield from self.do.upload(path, on_bytes, key))}
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         body = {**source, **_wanted(options)}
-        return read_batch((yield from self.do.fetch("POST", "/v1/batches", body=body, headers=headers)))
+        return (yield from self.do.value(Batch, "POST", "/v1/batches", body=body, headers=headers))
 
     def read(self, batch_id: str, wait_s: float) -> Flow[Batch]:
         query = {"wait": f"{wait_s:g}"} if wait_s else {}
-        return read_batch((yield from self.do.fetch("GET", _path(batch_id), query=query, wait_s=wait_s)))
+        return self.do.value(Batch, "GET", _path(batch_id), query=query, wait_s=wait_s)
 
     def page(self, **filters: Any) -> Flow[BatchPage]:
         query = {name: str(value) for name, value in filters.items() if value is not None}
-        return read_batch_page((yield from self.do.fetch("GET", "/v1/batches", query=query)))
+        return self.do.value(BatchPage, "GET", "/v1/batches", query=query)
 
     def wait(self, batch_id: str, on_batch: OnBatch | None) -> Flow[Batch]:
         hold_s = LONG_POLL_S if on_batch is None else REPORT_EVERY_S
@@ -90,7 +90,7 @@ class BatchOperations:
                 return batch
 
     def cancel(self, batch_id: str) -> Flow[Batch]:
-        return read_batch((yield from self.do.fetch("POST", f"{_path(batch_id)}/cancel")))
+        return self.do.value(Batch, "POST", f"{_path(batch_id)}/cancel")
 
     def delete(self, batch_id: str) -> Flow[None]:
         # The service cancels a running batch first, and deletes it once the keeper has ended it.
@@ -123,7 +123,7 @@ class BatchOperations:
 
 
 def _line_folder(outcome: LineOutcome, named: Counter[str | None]) -> str:
-    """Return the name of a line's folder: its `custom_id` where that names one line alone, else its number."""
+    """Return the name of a line's folder: a unique and valid `custom_id`, or else `line-` and its number."""
     name = outcome.custom_id or ""
     if _FOLDER.fullmatch(name) and named[outcome.custom_id] == 1 and name not in (RESULTS, ERRORS):
         return name
@@ -139,7 +139,7 @@ def outcomes(folder: Path) -> Iterator[LineOutcome]:
 def _rows(path: Path) -> Iterator[LineOutcome]:
     with path.open("rb") as file:
         for row in file:
-            yield read_outcome(row)
+            yield read(LineOutcome, json.loads(row))
 
 
 def _wanted(options: BatchOptions) -> dict[str, Any]:

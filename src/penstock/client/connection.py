@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from penstock.client import protocol
 from penstock.client.answers import ClientError, Unreachable
@@ -46,14 +46,14 @@ def checked_key(api_key: str | None) -> str | None:
 
 
 def stream(request: Request, api_key: str | None) -> dict[str, Any]:
-    """Return httpx's arguments for a request, without its body."""
+    """Return httpx2's arguments for a request, without its body."""
     events = request.headers.get("Accept") == "text/event-stream"
     return {
         "method": request.method,
         "url": request.path,
         "params": dict(request.query) or None,
         "headers": _headers(request, api_key),
-        "timeout": httpx.Timeout(STREAM_IDLE_S if events else _ANSWER_S + request.wait_s, connect=_CONNECT_S),
+        "timeout": httpx2.Timeout(STREAM_IDLE_S if events else _ANSWER_S + request.wait_s, connect=_CONNECT_S),
         # An artifact on S3 is a redirect to a signed URL.
         "follow_redirects": request.save is not None,
     }
@@ -77,11 +77,11 @@ def body(request: Request) -> bytes | None:
     return None if request.body is None else json.dumps(request.body).encode()
 
 
-def streaming(response: httpx.Response) -> httpx.Response:
-    """Return a response that is a stream of events; raise the error of any other, which was read before."""
+def events(response: httpx2.Response) -> httpx2.EventSource:
+    """Return the events of a response; raise the error of a response without events, whose body was read before."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if response.status_code == 200 and kind == "text/event-stream":
-        return response
+        return httpx2.EventSource(response, max_event_size=None)  # the first event is the whole job
     if response.status_code >= 300 and (
         error := protocol.refusal(Reply(response.status_code, response.headers, response.content))
     ):
@@ -89,7 +89,7 @@ def streaming(response: httpx.Response) -> httpx.Response:
     raise Unreachable(f"the answer is no stream of events (HTTP {response.status_code}): check the service's address")
 
 
-def no_answer(base_url: httpx.URL, error: httpx.TransportError) -> Unreachable:
+def no_answer(base_url: httpx2.URL, error: httpx2.TransportError) -> Unreachable:
     """Return the error of a service that does not answer."""
     reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     address = str(base_url).rstrip("/")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.client.answers import ClientError, shapes
+from penstock.client.answers import ClientError
 from penstock.jobs import is_reference
 
 
 def split_files(document: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | Path]]:
-    """Return an input without its local files, and these by their place: `scene`, `change.before.scene`, `images.0`.
+    """Return an input without its local files, and the files by place: `scene`, `change.before.scene`, `images.0`.
 
     A local file is a path, or a text that is no reference, where the schema has media, at any depth. In lists, None
     holds its place. Raises `ClientError` for a path elsewhere: it is not sent as a file.
@@ -50,7 +50,7 @@ def _with(into: Any, place: Sequence[str], field_name: str, reference: str | lis
 def _local_files(
     root: Mapping[str, Any], part: Mapping[str, Any], value: Any, place: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], str | Path]]:
-    """Yield the place of each local file in a value, in the order of the value; the same one perhaps several times."""
+    """Yield the place of each local file in a value, in order. A place may repeat where several schemas fit."""
     found = list(shapes(root, part))
     if any(shape.get("format") == "media" for shape in found) and _is_local(value):
         yield place, value
@@ -80,3 +80,25 @@ def _without(files: Mapping[str, Any], place: str, value: Any) -> Any:
         each = [(f"{place}.{n}", inner) for n, inner in enumerate(value)]
         return [None if at in files else _without(files, at, inner) for at, inner in each]
     return value
+
+
+def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the media fields of a model's input: name -> True where the field is a list."""
+    found: dict[str, bool] = {}
+    for name, part in schema.get("properties", {}).items():
+        for shape in shapes(schema, part):
+            if shape.get("format") == "media":
+                found[name] = False
+            elif any(item.get("format") == "media" for item in shapes(schema, shape.get("items") or {})):
+                found[name] = True
+    return found
+
+
+def shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and its alternatives, with each `$ref` into `root` resolved."""
+    if "$ref" in part:
+        part = root["$defs"][part["$ref"].removeprefix("#/$defs/")]
+    yield part
+    for union in ("anyOf", "oneOf", "allOf"):
+        for inner in part.get(union, ()):
+            yield from shapes(root, inner)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.media_types import essence
 
 if TYPE_CHECKING:
-    from penstock.client.answers import Artifact, Job
-    from penstock.client.batch_answers import Batch
+    from penstock.client.answers import Artifact, Batch, Job
 
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp"})
 _COLOURS = {"succeeded": "#1a7f37", "failed": "#b42318", "canceled": "#6b7280", "expired": "#6b7280"}

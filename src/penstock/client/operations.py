@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from penstock.client import protocol, transfers
@@ -22,23 +22,20 @@ from penstock.client.answers import (
     Page,
     PenstockAPIError,
     Queue,
+    UsageReport,
     WebhookDelivery,
     Worker,
-    read_delivery,
-    read_event,
-    read_job,
-    read_log,
-    read_model,
-    read_page,
-    read_queue,
-    read_worker,
 )
+from penstock.client.decoding import read
 from penstock.client.downloads import open_file, rename, require_place
 from penstock.client.local_files import with_media
-from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes, OnRetry, Reply, Request
-from penstock.client.transfers import MULTIPART_FROM_BYTES
-from penstock.client.upload_notes import UploadNote
+from penstock.client.protocol import Deadline, Flow, JobFilters, JobOptions, OnBytes, OnRetry, Reply, Request
+from penstock.client.transfers import MULTIPART_FROM_BYTES, UploadNote
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 #: Local files for the media fields of a model's input.
 Files: TypeAlias = Mapping[str, str | Path | Sequence[str | Path]]
 
@@ -72,12 +69,21 @@ class Operations:
         reply = yield from self.exchange(Request(method, path, **options))
         return reply.document() if reply.body else None
 
+    def value(self, kind: type[T], method: str, path: str, **options: Any) -> Flow[T]:
+        """Send a request and return its answer as a value."""
+        return read(kind, (yield from self.fetch(method, path, **options)))
+
+    def values(self, kind: type[T], name: str, path: str, **options: Any) -> Flow[list[T]]:
+        """Return the values in the list `name` of an answer."""
+        answer = yield from self.fetch("GET", path, **options)
+        return [read(kind, each) for each in answer[name]]
+
     def job(self, job_id: str, wait_s: float) -> Flow[Job]:
         query = {"wait": f"{wait_s:g}"} if wait_s else {}
-        return read_job((yield from self.fetch("GET", _job(job_id), query=query, wait_s=wait_s)))
+        return self.value(Job, "GET", _job(job_id), query=query, wait_s=wait_s)
 
-    def jobs(self, query: Mapping[str, str]) -> Flow[Page]:
-        return read_page((yield from self.fetch("GET", "/v1/jobs", query=query)))
+    def jobs(self, filters: JobFilters) -> Flow[Page]:
+        return self.value(Page, "GET", "/v1/jobs", query=protocol.job_query(filters))
 
     def wait(self, job_id: str, deadline: Deadline, on_job: OnJob | None = None) -> Flow[Job]:
         hold_s = LONG_POLL_S if on_job is None else REPORT_EVERY_S
@@ -90,11 +96,11 @@ class Operations:
             deadline.check(job)
 
     def cancel(self, job_id: str) -> Flow[Job]:
-        return read_job((yield from self.fetch("POST", f"{_job(job_id)}/cancel")))
+        return self.value(Job, "POST", f"{_job(job_id)}/cancel")
 
     def retry(self, job_id: str, key: str | None) -> Flow[Job]:
         headers = {} if (key := protocol.idempotency_key(key)) is None else {"Idempotency-Key": key}
-        return read_job((yield from self.fetch("POST", f"{_job(job_id)}/retry", headers=headers)))
+        return self.value(Job, "POST", f"{_job(job_id)}/retry", headers=headers)
 
     def delete(self, job_id: str) -> Flow[None]:
         # The service cancels a running job first, and deletes it once its worker has stopped, within a heartbeat.
@@ -103,45 +109,43 @@ class Operations:
                 return
 
     def event_list(self, job_id: str) -> Flow[list[Event]]:
-        headers = {"Accept": "application/json"}
-        answer = yield from self.fetch("GET", f"{_job(job_id)}/events", headers=headers)
-        return [read_event(event) for event in answer["events"]]
+        return self.values(Event, "events", f"{_job(job_id)}/events", headers={"Accept": "application/json"})
 
     def deliveries(self, job_id: str) -> Flow[list[WebhookDelivery]]:
-        answer = yield from self.fetch("GET", f"{_job(job_id)}/deliveries")
-        return [read_delivery(delivery) for delivery in answer["deliveries"]]
+        return self.values(WebhookDelivery, "deliveries", f"{_job(job_id)}/deliveries")
 
     def logs(self, job_id: str) -> Flow[JobLog]:
-        return read_log((yield from self.fetch("GET", f"{_job(job_id)}/logs")))
+        return self.value(JobLog, "GET", f"{_job(job_id)}/logs")
 
     def redeliver(self, job_id: str, delivery_id: str) -> Flow[WebhookDelivery]:
         path = f"{_job(job_id)}/deliveries/{protocol.segment(delivery_id)}/redeliver"
-        return read_delivery((yield from self.fetch("POST", path)))
+        return self.value(WebhookDelivery, "POST", path)
 
     def models(self) -> Flow[list[ModelInfo]]:
-        answer = yield from self.fetch("GET", "/v1/models")
-        return [read_model(model) for model in answer["models"]]
+        return self.values(ModelInfo, "models", "/v1/models")
 
     def model(self, name: str) -> Flow[ModelInfo]:
-        return read_model((yield from self.fetch("GET", f"/v1/models/{quote(name)}")))
+        return self.value(ModelInfo, "GET", f"/v1/models/{quote(name)}")
 
     def queues(self) -> Flow[list[Queue]]:
-        answer = yield from self.fetch("GET", "/v1/queues")
-        return [read_queue(queue) for queue in answer["queues"]]
+        return self.values(Queue, "queues", "/v1/queues")
 
     def queue(self, name: str) -> Flow[Queue]:
-        return read_queue((yield from self.fetch("GET", _queue(name))))
+        return self.value(Queue, "GET", _queue(name))
 
     def workers(self) -> Flow[list[Worker]]:
-        answer = yield from self.fetch("GET", "/v1/workers")
-        return [read_worker(worker) for worker in answer["workers"]]
+        return self.values(Worker, "workers", "/v1/workers")
+
+    def usage(self, **filters: object) -> Flow[UsageReport]:
+        query = {name: str(value) for name, value in filters.items() if value is not None}
+        return self.value(UsageReport, "GET", "/v1/usage", query=query)
 
     def drops(self) -> Flow[dict[str, Any]]:
         found: dict[str, Any] = yield from self.fetch("GET", "/v1/drops")
         return found
 
     def set_queue(self, name: str, move: Literal["pause", "resume", "drain"]) -> Flow[Queue]:
-        return read_queue((yield from self.fetch("POST", f"{_queue(name)}/{move}")))
+        return self.value(Queue, "POST", f"{_queue(name)}/{move}")
 
     def purge(self, name: str) -> Flow[int]:
         canceled, more = 0, True
@@ -153,15 +157,14 @@ class Operations:
         return canceled
 
     def dead_letters(self, name: str, limit: int) -> Flow[list[Job]]:
-        answer = yield from self.fetch("GET", f"{_queue(name)}/dead-letters", query={"limit": str(limit)})
-        return [read_job(job) for job in answer["jobs"]]
+        return self.values(Job, "jobs", f"{_queue(name)}/dead-letters", query={"limit": str(limit)})
 
     def requeue_dead_letters(self, name: str) -> Flow[list[Job]]:
         jobs: list[Job] = []
         more = True
         while more:
             answer = yield from self.fetch("POST", f"{_queue(name)}/dead-letters/requeue")
-            jobs += [read_job(job) for job in answer["jobs"]]
+            jobs += [read(Job, job) for job in answer["jobs"]]
             more = answer["more"] and len(answer["jobs"]) > 0
         return jobs
 
@@ -208,7 +211,7 @@ class Operations:
             else:
                 document = with_media(document, name, (yield from self._upload_all(paths, on_bytes, key)))
         request = protocol.submission(model, document, key=key or uuid.uuid4().hex, options=options)
-        return read_job((yield from self.exchange(request)).document())
+        return read(Job, (yield from self.exchange(request)).document())
 
     def download(
         self, job: Job, folder: Path, on_bytes: OnBytes | None, names: Collection[str] | None

@@ -31,9 +31,9 @@ from penstock.client.answers import (
     PenstockAPIError,
     StillRunning,
     Unreachable,
-    read_job,
     read_sse,
 )
+from penstock.client.decoding import read
 
 T = TypeVar("T")
 #: Called with (bytes done, total bytes).
@@ -63,6 +63,22 @@ class JobOptions(TypedDict, total=False):
     idempotency_key: str | None
     #: The job's id, a UUID of your choice: the same request again finds the job.
     job_id: str | None
+
+
+class JobFilters(TypedDict, total=False):
+    """Filters of a list of jobs; None is no filter."""
+
+    status: str | None
+    model: str | None
+    #: Jobs of the page, at most.
+    limit: int | None
+    #: The `next_cursor` of the page before.
+    cursor: str | None
+    #: Times of submission; a time without a zone is local time.
+    created_after: datetime | None
+    created_before: datetime | None
+    #: Metadata that the jobs have.
+    metadata: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +282,7 @@ class EventReader:
         if event is None:
             return None
         if event.type == "snapshot":
-            self._snapshot_over = read_job(event.data).over
+            self._snapshot_over = read(Job, event.data).over
         else:
             self.after = event.id or self.after
             self.delays.reset()
@@ -325,20 +341,18 @@ def submission(model: str, document: Mapping[str, Any], *, key: str, options: Jo
     return Request("POST", "/v1/jobs", headers={"Idempotency-Key": key}, body=body)
 
 
-def job_filters(
-    *,
-    created_after: datetime | None,
-    created_before: datetime | None,
-    metadata: Mapping[str, str] | None,
-    **others: str | int | None,
-) -> dict[str, str]:
-    """Return the query of a list of jobs. A time without a zone is local time."""
-    times = {"created_after": created_after, "created_before": created_before}
-    return {
-        **{name: str(value) for name, value in others.items() if value is not None},
-        **{name: moment.astimezone(UTC).isoformat() for name, moment in times.items() if moment is not None},
-        **{f"metadata.{key}": value for key, value in (metadata or {}).items()},
-    }
+def job_query(filters: JobFilters) -> dict[str, str]:
+    """Return the query of a list of jobs."""
+    check_options(filters, JobFilters)
+    query: dict[str, str] = {}
+    for name, value in filters.items():
+        if isinstance(value, Mapping):
+            query |= {f"{name}.{key}": str(text) for key, text in value.items()}
+        elif isinstance(value, datetime):
+            query[name] = value.astimezone(UTC).isoformat()
+        elif value is not None:
+            query[name] = str(value)
+    return query
 
 
 def file_size(path: Path) -> int:

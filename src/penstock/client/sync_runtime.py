@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-import httpx
+import httpx2
 
 from penstock.client.answers import Event
 from penstock.client.downloads import chunks
@@ -53,8 +53,8 @@ def follow(events: Iterator[Event], on_event: Callable[[Event], None], _timeout_
 
 
 @contextmanager
-def cut_off(response: httpx.Response, after_s: float) -> Iterator[None]:
-    """Shut a response's connection after `after_s` seconds in this block; httpx counts its timeouts from each chunk."""
+def cut_off(response: httpx2.Response, after_s: float) -> Iterator[None]:
+    """Shut the connection of a response after `after_s` seconds; the timeouts of httpx2 start anew with each chunk."""
     stream = response.extensions.get("network_stream")
     if stream is None or after_s == math.inf:
         yield

@@ -1,19 +1,24 @@
-"""Multipart uploads and parallel downloads, as flows: see `penstock.client.protocol`."""
+"""Multipart uploads, the notes that resume them, and parallel downloads, as flows: see `penstock.client.protocol`."""
 
 from __future__ import annotations
 
 import base64
 import os
 import threading
+import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 from urllib.parse import quote
 
 from penstock.client import protocol
 from penstock.client.answers import Artifact, ClientError, Job, Unreachable
-from penstock.client.downloads import make_folder, require_place
+from penstock.client.downloads import make_folder, open_file, require_place
 from penstock.client.protocol import Digest, Flow, OnBytes, Reply, Request, Save, Together, Upload
 from penstock.multipart import joined_etag, part_sizes
 
@@ -22,6 +27,8 @@ MULTIPART_FROM_BYTES = 16 << 20
 AT_A_TIME = 4
 #: Seconds that joining the parts of a large file may take.
 COMPLETE_S = 600.0
+#: Seconds that a note is kept: the service keeps parts for a day.
+NOTE_S = 86_400.0
 
 #: Sends a request, with retries, and returns the answer.
 Exchange: TypeAlias = Callable[[Request], Flow[Reply]]
@@ -161,3 +168,45 @@ def _save(exchange: Exchange, address: str, save: Save, progress: TransferProgre
                 raise  # a connection that keeps breaking is used as long as each attempt makes progress
         else:
             return
+
+
+@dataclass(frozen=True, slots=True)
+class UploadNote:
+    """The idempotency key of a file's upload to a service. `remove` the note once the upload is complete."""
+
+    key: str
+    path: Path | None
+
+    @classmethod
+    def of(cls, folder: Path | None, service: str, file: Path) -> Self:
+        """Return the note in a folder, or write a new one; without a folder the key is not stored."""
+        if folder is None:
+            return cls(uuid.uuid4().hex, None)
+        make_folder(folder / "uploads")
+        status = file.stat()
+        identity = f"{service}\n{file.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
+        path = folder / "uploads" / sha256(identity.encode()).hexdigest()[:32]
+        _delete_old(folder / "uploads")
+        with suppress(FileNotFoundError):
+            return cls(path.read_text(), path)
+        return cls(_write_key(path, uuid.uuid4().hex), path)
+
+    def remove(self) -> None:
+        """Delete the note."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _write_key(path: Path, key: str) -> str:
+    partial = path.with_name(f".{path.name}.{key[:8]}")
+    with open_file(partial, "xb") as file:
+        file.write(key.encode())
+    partial.replace(path)
+    return key
+
+
+def _delete_old(folder: Path) -> None:
+    for note in folder.iterdir():
+        with suppress(FileNotFoundError):
+            if time.time() - note.stat().st_mtime > NOTE_S:
+                note.unlink()

@@ -8,14 +8,7 @@ from typing import Any, TypedDict
 from urllib.parse import quote
 
 from penstock.client import protocol
-from penstock.client.answers import (
-    DeliveryPage,
-    WebhookDelivery,
-    WebhookEndpoint,
-    read_delivery,
-    read_delivery_page,
-    read_endpoint,
-)
+from penstock.client.answers import DeliveryPage, WebhookDelivery, WebhookEndpoint
 from penstock.client.operations import Operations
 from penstock.client.protocol import Flow
 
@@ -36,22 +29,21 @@ def create(do: Operations, url: str, options: EndpointOptions) -> Flow[WebhookEn
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     protocol.check_options(options, EndpointOptions)
     body = {"url": url, **_without_none(options)}
-    return read_endpoint((yield from do.fetch("POST", _ENDPOINTS, body=body, headers=headers)))
+    return do.value(WebhookEndpoint, "POST", _ENDPOINTS, body=body, headers=headers)
 
 
 def list_all(do: Operations) -> Flow[list[WebhookEndpoint]]:
-    answer = yield from do.fetch("GET", _ENDPOINTS)
-    return [read_endpoint(endpoint) for endpoint in answer["endpoints"]]
+    return do.values(WebhookEndpoint, "endpoints", _ENDPOINTS)
 
 
 def read(do: Operations, endpoint_id: str) -> Flow[WebhookEndpoint]:
-    return read_endpoint((yield from do.fetch("GET", _endpoint(endpoint_id))))
+    return do.value(WebhookEndpoint, "GET", _endpoint(endpoint_id))
 
 
 def change(do: Operations, endpoint_id: str, url: str | None, options: EndpointOptions) -> Flow[WebhookEndpoint]:
     protocol.check_options(options, EndpointOptions)
     body = _without_none({"url": url, **options})
-    return read_endpoint((yield from do.fetch("PATCH", _endpoint(endpoint_id), body=body)))
+    return do.value(WebhookEndpoint, "PATCH", _endpoint(endpoint_id), body=body)
 
 
 def delete(do: Operations, endpoint_id: str) -> Flow[None]:
@@ -60,28 +52,27 @@ def delete(do: Operations, endpoint_id: str) -> Flow[None]:
 
 def rotate(do: Operations, endpoint_id: str, overlap_s: int | None) -> Flow[WebhookEndpoint]:
     body = _without_none({"overlap_s": overlap_s})
-    return read_endpoint((yield from do.fetch("POST", f"{_endpoint(endpoint_id)}/rotate", body=body)))
+    return do.value(WebhookEndpoint, "POST", f"{_endpoint(endpoint_id)}/rotate", body=body)
 
 
 def test(do: Operations, endpoint_id: str, wait_s: float) -> Flow[WebhookDelivery]:
-    sent = read_delivery((yield from do.fetch("POST", f"{_endpoint(endpoint_id)}/test")))
+    sent = yield from do.value(WebhookDelivery, "POST", f"{_endpoint(endpoint_id)}/test")
     return (yield from read_one(do, sent.id, wait_s)) if wait_s else sent
 
 
 def read_one(do: Operations, delivery_id: str, wait_s: float) -> Flow[WebhookDelivery]:
     query = {"wait": f"{wait_s:g}"} if wait_s else {}
-    return read_delivery((yield from do.fetch("GET", _delivery(delivery_id), query=query, wait_s=wait_s)))
+    return do.value(WebhookDelivery, "GET", _delivery(delivery_id), query=query, wait_s=wait_s)
 
 
 def of_endpoint(do: Operations, endpoint_id: str, limit: int, cursor: str | None) -> Flow[DeliveryPage]:
     query = _without_none({"limit": str(limit), "cursor": cursor})
-    return read_delivery_page((yield from do.fetch("GET", f"{_endpoint(endpoint_id)}/deliveries", query=query)))
+    return do.value(DeliveryPage, "GET", f"{_endpoint(endpoint_id)}/deliveries", query=query)
 
 
 def dead(do: Operations, endpoint_id: str | None, limit: int) -> Flow[list[WebhookDelivery]]:
     query = _without_none({"endpoint": endpoint_id, "limit": str(limit)})
-    answer = yield from do.fetch("GET", _delivery("dead-letters"), query=query)
-    return [read_delivery(delivery) for delivery in answer["deliveries"]]
+    return do.values(WebhookDelivery, "deliveries", _delivery("dead-letters"), query=query)
 
 
 def redeliver_dead(do: Operations, endpoint_id: str | None) -> Flow[int]:

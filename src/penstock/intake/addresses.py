@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import httpx
+import httpx2
 
 from penstock.errors import MediaRefused
 
@@ -82,10 +82,10 @@ def joined(url: str, location: str) -> str:
     Raises `MediaRefused` for a malformed target, and for one that leaves https: anybody on the way could replace it.
     """
     try:
-        target = httpx.URL(url).join(location)
-    except (httpx.InvalidURL, ValueError) as error:
+        target = httpx2.URL(url).join(location)
+    except (httpx2.InvalidURL, ValueError) as error:
         raise refusal("the redirect's URL is malformed") from error
-    if httpx.URL(url).scheme == "https" and target.scheme != "https":
+    if httpx2.URL(url).scheme == "https" and target.scheme != "https":
         raise refusal("the redirect leaves https")
     return str(target)
 
@@ -134,10 +134,10 @@ def _parse(url: str) -> WebAddress:
     if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
         raise refusal("not a plain http(s) URL")
     try:
-        parsed = httpx.URL(url)
+        parsed = httpx2.URL(url)
         host = parsed.raw_host.decode("ascii").lower()
         port = _DEFAULT_PORTS[parsed.scheme] if parsed.port is None else parsed.port
-    except (httpx.InvalidURL, ValueError, KeyError) as error:
+    except (httpx2.InvalidURL, ValueError, KeyError) as error:
         raise refusal("not a URL") from error
     if not _HOST.fullmatch(f"[{host}]" if ":" in host else host) or not 0 < port < 65536:
         raise refusal("the host or port is malformed")

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import httpcore
+import httpcore2
 
 from penstock.errors import FetchFailed
 
@@ -46,7 +46,7 @@ class LeastRate:
     def count(self, received_bytes: int, waited_s: float) -> None:
         """Count a wait and its bytes; raise `FetchFailed` at the end of a window with too few bytes.
 
-        Of a server that has sent nothing so far, raise `httpcore.ReadTimeout`: it is told apart from no other failure
+        Of a server that has sent nothing so far, raise `httpcore2.ReadTimeout`: it is told apart from no other failure
         without a response.
         """
         self._received_bytes += received_bytes
@@ -56,7 +56,7 @@ class LeastRate:
             return
         if self._received_bytes < self.bytes_per_s * self._waited_s:
             if not self._has_sent:
-                raise httpcore.ReadTimeout("nothing was received")
+                raise httpcore2.ReadTimeout("nothing was received")
             raise FetchFailed(
                 f"the server sent fewer than {self.bytes_per_s:,} bytes a second for {self._waited_s:.0f} s"
             )
@@ -84,10 +84,10 @@ class Bounds:
         return left if timeout is None else min(left, timeout)
 
     def take(self, count: int) -> None:
-        """Count received bytes; raise `httpcore.RemoteProtocolError` above the limit."""
+        """Count received bytes; raise `httpcore2.RemoteProtocolError` above the limit."""
         self.bytes_left -= count
         if self.bytes_left < 0:
-            raise httpcore.RemoteProtocolError("more bytes than the answer may have")
+            raise httpcore2.RemoteProtocolError("more bytes than the answer may have")
 
     def waited(self, since_s: float, received_bytes: int = 0) -> None:
         """Count a wait for the server, since a monotonic time; raise `FetchFailed` below the least rate."""
@@ -116,13 +116,13 @@ def look_up(resolver: Resolver, host: str, port: int, wait_s: float) -> Sequence
     return answer.result(wait_s)
 
 
-class PinnedBackend(httpcore.NetworkBackend):
+class PinnedBackend(httpcore2.NetworkBackend):
     """Connects to the checked addresses, whatever the host's name resolves to by now."""
 
     def __init__(self, addresses: Sequence[str], bounds: Bounds) -> None:
         self._addresses = addresses
         self._bounds = bounds
-        self._sockets = httpcore.SyncBackend()
+        self._sockets = httpcore2.SyncBackend()
 
     def connect_tcp(
         self,
@@ -131,14 +131,14 @@ class PinnedBackend(httpcore.NetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        failure: Exception = httpcore.ConnectError("no address")
+    ) -> httpcore2.NetworkStream:
+        failure: Exception = httpcore2.ConnectError("no address")
         for address in self._addresses:
             begun_s = time.monotonic()
             try:
-                left = self._bounds.left_s(timeout, httpcore.ConnectTimeout)
+                left = self._bounds.left_s(timeout, httpcore2.ConnectTimeout)
                 stream = self._sockets.connect_tcp(address, port, left, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
             else:
                 return _BoundStream(stream, self._bounds)
@@ -147,15 +147,15 @@ class PinnedBackend(httpcore.NetworkBackend):
         raise failure
 
 
-class _BoundStream(httpcore.NetworkStream):
+class _BoundStream(httpcore2.NetworkStream):
     """A connection that ends at its limits, even if it is never idle for long."""
 
-    def __init__(self, stream: httpcore.NetworkStream, bounds: Bounds) -> None:
+    def __init__(self, stream: httpcore2.NetworkStream, bounds: Bounds) -> None:
         self._stream = stream
         self._bounds = bounds
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        left, begun_s, data = self._bounds.left_s(timeout, httpcore.ReadTimeout), time.monotonic(), b""
+        left, begun_s, data = self._bounds.left_s(timeout, httpcore2.ReadTimeout), time.monotonic(), b""
         try:
             data = self._stream.read(max_bytes, left)
         finally:
@@ -165,7 +165,7 @@ class _BoundStream(httpcore.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), PIECE_BYTES):
-            left = self._bounds.left_s(timeout, httpcore.WriteTimeout)
+            left = self._bounds.left_s(timeout, httpcore2.WriteTimeout)
             self._stream.write(buffer[start : start + PIECE_BYTES], left)
 
     def close(self) -> None:
@@ -173,8 +173,8 @@ class _BoundStream(httpcore.NetworkStream):
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        left, begun_s = self._bounds.left_s(timeout, httpcore.ConnectTimeout), time.monotonic()
+    ) -> httpcore2.NetworkStream:
+        left, begun_s = self._bounds.left_s(timeout, httpcore2.ConnectTimeout), time.monotonic()
         try:
             return _BoundStream(self._stream.start_tls(ssl_context, server_hostname, left), self._bounds)
         finally:

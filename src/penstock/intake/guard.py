@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 import structlog
 
 from penstock.config import Settings
@@ -50,8 +50,8 @@ _REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((ConnectionRefusedError,), "the connection was refused"),
     ((socket.gaierror, UnicodeError), "the host's name was not found"),
     ((ssl.SSLError,), "the TLS handshake failed"),
-    ((TimeoutError, httpcore.TimeoutException), "the server did not respond in time"),
-    ((httpcore.ConnectError,), "the connection could not be made"),
+    ((TimeoutError, httpcore2.TimeoutException), "the server did not respond in time"),
+    ((httpcore2.ConnectError,), "the connection could not be made"),
     ((Exception,), "the server did not respond properly"),
 )
 _CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<last>\d{1,18})/(?P<size>\d{1,18})")
@@ -59,11 +59,11 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Retryable responses: timeouts, too early, too many; and every 5xx.
 _PASSING = frozenset({408, 425, 429})
 _HTTP_ERRORS = (
-    httpcore.TimeoutException,
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.UnsupportedProtocol,
-    httpcore.ConnectionNotAvailable,
+    httpcore2.TimeoutException,
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.UnsupportedProtocol,
+    httpcore2.ConnectionNotAvailable,
 )
 
 
@@ -175,7 +175,7 @@ class GuardedClient:
     @contextmanager
     def _answer(
         self, url: str, headers: Mapping[str, str], limit_bytes: int, check: Callable[[], None], rate: LeastRate
-    ) -> Iterator[httpcore.Response]:
+    ) -> Iterator[httpcore2.Response]:
         """Yield the answer to a GET over at most three redirects, with a body of at most `limit_bytes`."""
         ends = time.monotonic() + self.patience.total_s
         for _ in range(MAX_REDIRECTS + 1):
@@ -193,7 +193,7 @@ class GuardedClient:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        return self.tls or httpx.create_ssl_context(trust_env=False)
+        return self.tls or httpx2.create_ssl_context(trust_env=False)
 
     def _checked(self, url: str, any_public: bool) -> WebAddress:
         try:
@@ -208,7 +208,7 @@ class GuardedClient:
             raise _logged("redirect.refused", address.url, error)  # noqa: B904  (it is the same error)
 
     def _addresses(self, address: WebAddress, bounds: Bounds) -> Sequence[str]:
-        wait_s, begun_s = bounds.left_s(self.patience.connect_s, httpcore.ConnectTimeout), time.monotonic()
+        wait_s, begun_s = bounds.left_s(self.patience.connect_s, httpcore2.ConnectTimeout), time.monotonic()
         try:
             found = look_up(self.resolver, address.host, address.port, wait_s)
         except (OSError, UnicodeError) as error:
@@ -225,8 +225,8 @@ class GuardedClient:
     @contextmanager
     def _exchange(
         self, method: str, address: WebAddress, headers: Mapping[str, str], body: bytes | None, bounds: Bounds
-    ) -> Iterator[httpcore.Response]:
-        target = httpcore.URL(
+    ) -> Iterator[httpcore2.Response]:
+        target = httpcore2.URL(
             scheme=address.scheme.encode(),
             host=address.host.encode(),
             port=address.port,
@@ -237,7 +237,7 @@ class GuardedClient:
         try:
             backend = PinnedBackend(self._addresses(address, bounds), bounds)
             with (
-                httpcore.ConnectionPool(ssl_context=tls, network_backend=backend) as pool,
+                httpcore2.ConnectionPool(ssl_context=tls, network_backend=backend) as pool,
                 pool.stream(
                     method,
                     target,
@@ -256,16 +256,16 @@ def _failure(address: WebAddress, error: Exception) -> FetchFailed:
     """Return the error for a missing response: with its reason only for hosts that the operator allowed."""
     if not address.exempt:
         return FetchFailed(_FAILED)
-    causes = (*error.args, error)  # httpcore's errors hold the system's, and its pool cuts off their `__cause__`
+    causes = (*error.args, error)  # httpcore2's errors hold the system's, and its pool cuts off their `__cause__`
     return Unreached(next(said for kinds, said in _REASONS if any(isinstance(cause, kinds) for cause in causes)))
 
 
-def _headers(answer: httpcore.Response) -> dict[str, str]:
+def _headers(answer: httpcore2.Response) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
 
 
 def _save_part(
-    answer: httpcore.Response, headers: Mapping[str, str], file: BinaryIO, part: range, etag: str | None,
+    answer: httpcore2.Response, headers: Mapping[str, str], file: BinaryIO, part: range, etag: str | None,
     limit_bytes: int,
 ) -> FetchedPart:  # fmt: skip
     if answer.status == 412 or (etag is not None and answer.status == 200):
@@ -291,7 +291,7 @@ def _save_part(
 
 
 def _check_body(
-    answer: httpcore.Response, headers: Mapping[str, str], limit_bytes: int, *, expected: int = 200
+    answer: httpcore2.Response, headers: Mapping[str, str], limit_bytes: int, *, expected: int = 200
 ) -> None:
     """Raise the error for an answer with another status, with an encoded body, or with one that is too large."""
     if answer.status != expected:
@@ -304,7 +304,7 @@ def _check_body(
         raise MediaTooLarge.beyond(limit_bytes)
 
 
-def _save(answer: httpcore.Response, headers: Mapping[str, str], path: Path, limit_bytes: int) -> Fetched:
+def _save(answer: httpcore2.Response, headers: Mapping[str, str], path: Path, limit_bytes: int) -> Fetched:
     _check_body(answer, headers, limit_bytes)
     with new_file(path) as file:
         size = _copy(answer, file, limit_bytes)
@@ -312,7 +312,7 @@ def _save(answer: httpcore.Response, headers: Mapping[str, str], path: Path, lim
     return Fetched(size, etag or None, headers.get("content-type"))
 
 
-def _copy(answer: httpcore.Response, file: BinaryIO, limit_bytes: int) -> int:
+def _copy(answer: httpcore2.Response, file: BinaryIO, limit_bytes: int) -> int:
     size = 0
     for chunk in answer.iter_stream():
         size += len(chunk)
@@ -322,7 +322,7 @@ def _copy(answer: httpcore.Response, file: BinaryIO, limit_bytes: int) -> int:
     return size
 
 
-def _beginning(answer: httpcore.Response) -> bytes:
+def _beginning(answer: httpcore2.Response) -> bytes:
     # Only the status counts: a body that is cut off does not undo a delivery.
     body = bytearray()
     with suppress(*_HTTP_ERRORS):

@@ -1,7 +1,7 @@
 """Media as local files, and their names.
 
 IO processes import this module and not `media`: what they import is copied by each fork, and fetching media takes
-`httpx` and the settings, 10 MB.
+`httpx2` and the settings, 10 MB.
 """
 
 from __future__ import annotations

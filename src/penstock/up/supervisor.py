@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 from pydantic import BaseModel, SecretStr
 
@@ -331,13 +331,13 @@ def _is_ready(settings: Settings, store: JobStore, stored: StoredModels) -> bool
     """Return True if the API accepts jobs, and a worker has checked its models or the object store has some."""
     here = f"http://{_in_url(settings.host)}:{settings.port}"
     try:
-        with httpx.Client(base_url=here, trust_env=False, timeout=1.0) as http:
+        with httpx2.Client(base_url=here, trust_env=False, timeout=1.0) as http:
             if not http.get("/readyz").is_success:
                 return False
         models = store.run(catalogue()).values()  # the API's own answer may need a key
         if not models:
             return _has_models(stored)
-    except (httpx.HTTPError, PenstockError):
+    except (httpx2.HTTPError, PenstockError):
         return False
     return all(model.problem != CHECKING for model in models)
 

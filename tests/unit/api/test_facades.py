@@ -83,7 +83,7 @@ def test_an_error_in_openais_words(error: PenstockError, status: int, expected: 
 )
 def test_a_pointer_in_the_words_of_the_interface(pointer: str, param: str) -> None:
     report = InvalidRequest("wrong", errors=[Issue("", "of the whole"), Issue(pointer, "too large")]).report()
-    for prefix in ERROR_FORMATS.keys() - {"/runpod"}:
+    for prefix in ERROR_FORMATS.keys() - {"/runpod", "/ogc"}:
         _, body, _ = shaped(prefix, report, 422)
         assert (body["param"], body["message"]) == (param, f"wrong (of the whole; {param}: too large)")
 

@@ -7,11 +7,13 @@ from io import StringIO
 from rich.console import Console
 
 from penstock.cli.batch import batch_table
-from penstock.client.batch_answers import read_batch
+from penstock.client.answers import Batch
+from penstock.client.decoding import read
 
 
 def test_no_heading_of_a_list_of_batches_is_cut() -> None:
-    batch = read_batch(
+    batch = read(
+        Batch,
         {
             "id": "afa202b2-9ca7-5a0f-952e-c27ebee8d10a", "status": "completed", "created_at": "2026-11-24T16:32:00Z",
             "deadline_at": "2026-11-25T16:32:00Z",

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from penstock.cli.display import clock, fitted, moment, packed, show_event, show_job, words
 from penstock.cli.progress import following, times
-from penstock.client.answers import Event, read_job
+from penstock.client.answers import Event, Job
+from penstock.client.decoding import read
 
 AT = datetime(2026, 11, 21, 0, 4, 35, 579000, UTC)
 REPORT = {"code": "media_unreadable", "title": "Title", "detail": "it is no raster", "retryable": False}
@@ -47,7 +48,7 @@ def test_a_failed_job_says_each_sentence_once(capsys: pytest.CaptureFixture[str]
         "error": {**REPORT, "errors": issues},
     }  # fmt: skip
 
-    show_job(read_job(job), as_json=False)
+    show_job(read(Job, job), as_json=False)
 
     said = capsys.readouterr()
     assert said.err == "media_unreadable: it is no raster (/input/scene; /input/mask: missing)\n"

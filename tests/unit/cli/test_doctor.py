@@ -6,26 +6,27 @@ from datetime import UTC, datetime
 
 from penstock.cli.doctor import _devices, _models, _worker
 from penstock.client import Worker
-from penstock.client.answers import read_model, read_queue
+from penstock.client.answers import ModelInfo, Queue
+from penstock.client.decoding import read
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def worker(device: str, *queues: str) -> Worker:
-    return Worker("w", "host", "serving", queues, 1, 0, device, {}, START, {})
+    return Worker(id="w", host="host", queues=queues, slots=1, device=device, started_at=START, raw={})
 
 
 def test_a_queue_is_reported_with_the_devices_of_its_workers() -> None:
     devices = _devices([worker("NVIDIA H100", "h100", "default"), worker("cpu", "default"), worker("cpu", "default")])
     assert devices == {"h100": ["NVIDIA H100"], "default": ["NVIDIA H100", "cpu"]}
-    queue = read_queue({"name": "h100", "queued": 2, "running": 1, "workers": 1})
+    queue = read(Queue, {"name": "h100", "queued": 2, "running": 1, "workers": 1})
     found = _worker(queue, devices["h100"], served=True, pooled=False)
     assert (found.ok, found.detail) == (True, "1 at queue h100 (NVIDIA H100), 2 waiting, 1 running")
     assert _worker(queue, served=True, pooled=False).detail == "1 at queue h100, 2 waiting, 1 running"
 
 
 def test_a_model_that_no_worker_serves_is_no_model_that_warms_up() -> None:
-    model = read_model({"name": "csmask", "revision": "1", "ready": False})
+    model = read(ModelInfo, {"name": "csmask", "revision": "1", "ready": False})
     [alone] = _models([model], set())
     assert (alone.ok, alone.doubtful) == (True, True)
     assert alone.detail == "revision 1, but no worker serves it now: its jobs wait"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.cli.reproduction import Compared, Difference, compare, request_again
-from penstock.client.answers import Job, read_job
+from penstock.client.answers import Job
+from penstock.client.decoding import read
 
 MADE: dict[str, Any] = {
     "model": {"name": "m", "revision": "1", "weights_sha256": "w"},
@@ -23,7 +24,8 @@ def job(made: dict[str, Any] | None = MADE, text: str | None = "hi", files: str 
     artifacts = [
         {"name": f"{name}.tif", "content_type": "image/tiff", "size_bytes": 1, "sha256": name * 64} for name in files
     ]
-    return read_job(
+    return read(
+        Job,
         {
             "id": "1", "model": "m", "status": "succeeded", "created_at": "2026-01-01T00:00:00Z",
             "input": {"scene": "media://a/s.tif"}, "output": {"text": text, "json": {"n": 1, "m": [2]}},

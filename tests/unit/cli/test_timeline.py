@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.cli.timeline import timeline
-from penstock.client.answers import Event, read_delivery, read_job
+from penstock.client.answers import Event, Job, WebhookDelivery
+from penstock.client.decoding import read
 
 START = datetime(2026, 1, 1, 12, 0, 0, 0, UTC)
 JOB = {"id": "1", "model": "m", "status": "running", "created_at": START.isoformat(), "input": {"text": "ä"}}
@@ -28,7 +29,7 @@ def phase(seconds: float, name: str, done: int = 0, **data: Any) -> Event:
 def rows(
     events: list[Event], *deliveries: dict[str, Any], **job: Any
 ) -> list[tuple[str, float | None, dict[str, Any]]]:
-    entries = timeline(read_job({**JOB, **job}), events, [read_delivery(d) for d in deliveries])
+    entries = timeline(read(Job, {**JOB, **job}), events, [read(WebhookDelivery, d) for d in deliveries])
     return [(entry.event, entry.after_s, dict(entry.data)) for entry in entries]
 
 

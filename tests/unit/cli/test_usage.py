@@ -7,7 +7,8 @@ from io import StringIO
 from rich.console import Console
 
 from penstock.cli.usage import _bytes, _short, usage_table
-from penstock.client.usage_answers import read_report
+from penstock.client.answers import UsageReport
+from penstock.client.decoding import read
 
 SUMS = {
     "jobs": {"succeeded": 123456, "failed": 1234}, "device_seconds": 86400.5,
@@ -18,7 +19,7 @@ SUMS = {
 
 def test_each_row_of_usage_is_one_line_of_the_terminal() -> None:
     row = {"day": "2026-11-24", "tenant": "a-tenant", "model": "a-model-with-a-long-name", **SUMS}
-    found = read_report({"from": "2026-11-24", "to": "2026-11-24", "rows": [row, row], "total": SUMS})
+    found = read(UsageReport, {"from": "2026-11-24", "to": "2026-11-24", "rows": [row, row], "total": SUMS})
     console = Console(file=StringIO(), width=80, force_terminal=True, color_system=None)
     console.print(usage_table(console, found, with_tenant=True))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client.answers import Job, read_job
+from penstock.client.answers import Job
+from penstock.client.decoding import read
 
 
 def job(**fields: Any) -> Job:
     base = {"id": "j1", "model": "csmask", "status": "running", "created_at": "2026-01-01T00:00:00Z"}
-    return read_job({**base, **fields})
+    return read(Job, {**base, **fields})
 
 
 def test_a_running_job_shows_its_phase_and_progress() -> None:
@@ -35,7 +36,7 @@ def test_everything_is_escaped_and_only_web_links_are_links() -> None:
     lure = {**file, "url": "javascript:alert(1)"}
     shown = job(
         status="failed", model=evil, id=evil, artifacts=[file, lure], output={"text": evil},
-        error={"code": evil, "detail": evil, "retryable": False},
+        error={"code": evil, "detail": evil, "title": evil, "retryable": False},
     )._repr_html_()  # fmt: skip
     assert "<script" not in shown
     assert "javascript:" not in shown

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
-from penstock.client.answers import ClientError, PenstockAPIError, Unreachable, media_fields, read_job
+from penstock.client.answers import ClientError, Job, PenstockAPIError, Unreachable
 from penstock.client.async_client import AsyncClient
+from penstock.client.decoding import read
+from penstock.client.local_files import media_fields
 from penstock.client.operations import Operations
 from penstock.client.protocol import (
     Delays,
@@ -210,12 +212,12 @@ async def test_a_file_that_goes_with_a_key_is_read_beside_the_event_loop(
         threads.append(threading.current_thread())
         return read(digest)
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         there = {"media": "media://1/scene.tif", "uploaded": True}
-        return httpx.Response(201, json=there if request.url.path == "/v1/uploads" else JOB)
+        return httpx2.Response(201, json=there if request.url.path == "/v1/uploads" else JOB)
 
     monkeypatch.setattr(Digest, "read", noted)
-    async with AsyncClient(transport=httpx.MockTransport(answer)) as client:
+    async with AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         job = await client.submit("csmask", files={"scene": tmp_path / "scene.tif"}, idempotency_key="k")
     assert (job.id, len(threads)) == ("0190", 1)
     assert threads[0] is not threading.current_thread()
@@ -228,7 +230,7 @@ def test_an_artifact_does_not_leave_its_folder(name: str) -> None:
 
 
 def test_a_job_is_read_whatever_a_newer_service_adds() -> None:
-    job = read_job(JOB)
+    job = read(Job, JOB)
 
     assert (job.status, job.over, job.data, job.artifacts[0].name) == (Status.SUCCEEDED, True, {"n": 1}, "a.tif")
     assert job.raw is JOB

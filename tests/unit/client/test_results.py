@@ -11,21 +11,22 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from penstock.client.answers import ClientError, read_job
+from penstock.client.answers import ClientError, Job
+from penstock.client.decoding import read
 from penstock.client.results import Result
 
 
 def test_a_result_prints_as_one_short_line() -> None:
     files = [{"name": "a.tif", "content_type": "image/tiff", "size_bytes": 1, "sha256": "", "url": "http://s/a"}]
     base = {"id": "j1", "model": "csmask", "status": "succeeded", "created_at": "2026-01-01T00:00:00Z"}
-    result = Result(read_job({**base, "artifacts": files}), Path("out"), "http://s/ui")
+    result = Result(read(Job, {**base, "artifacts": files}), Path("out"), "http://s/ui")
     assert repr(result) == "<Result of csmask, job j1: a.tif>"
 
 
 def result_of(folder: Path, name: str, content_type: str) -> Result:
     file = {"name": name, "content_type": content_type, "size_bytes": 1, "sha256": "", "url": "http://s/a"}
     base = {"id": "j1", "model": "m", "status": "succeeded", "created_at": "2026-01-01T00:00:00Z"}
-    return Result(read_job({**base, "artifacts": [file]}), folder, "http://s/ui")
+    return Result(read(Job, {**base, "artifacts": [file]}), folder, "http://s/ui")
 
 
 @pytest.mark.parametrize(("metadata", "library"), [({"geo": "{}"}, "geopandas"), (None, "pandas")])

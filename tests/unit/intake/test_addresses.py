@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -278,7 +278,7 @@ def test_whatever_the_text_it_is_refused_or_every_parser_reads_the_same_public_h
     except MediaRefused:
         return
     assert address.port in (80, 443, 8080, 8443)
-    again = httpx.URL(address.url)
+    again = httpx2.URL(address.url)
     assert (again.raw_host.decode(), again.port or {"http": 80, "https": 443}[again.scheme]) == (
         address.host,
         address.port,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpcore
+import httpcore2
 import pytest
 
 from penstock.errors import FetchFailed
@@ -39,7 +39,7 @@ def test_the_waits_of_many_requests_add_up() -> None:
 
 
 def test_a_server_that_has_sent_nothing_is_told_apart_from_no_other_failure() -> None:
-    with pytest.raises(httpcore.ReadTimeout):
+    with pytest.raises(httpcore2.ReadTimeout):
         LeastRate(1000, 30).count(0, 30)
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
-import httpx_sse
+import httpx2
 import structlog
 
 from penstock.errors import InvalidInput, ModelUnavailable
@@ -53,22 +52,22 @@ class Server:
         return self.called or f"the server at {self.url}"
 
     @asynccontextmanager
-    async def connected(self, *, keeps: bool = True) -> AsyncIterator[httpx.AsyncClient]:
+    async def connected(self, *, keeps: bool = True) -> AsyncIterator[httpx2.AsyncClient]:
         """Yield a client of the server; one that does not keep connections makes one for each request."""
         options = self.options
-        timeout = httpx.Timeout(options.timeout_s, connect=options.connect_timeout_s, pool=None)
+        timeout = httpx2.Timeout(options.timeout_s, connect=options.connect_timeout_s, pool=None)
         kept = options.concurrency if keeps else 0
-        limits = httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=kept)
+        limits = httpx2.Limits(max_connections=options.concurrency, max_keepalive_connections=kept)
         # Given a transport, the client ignores limits of its own.
-        transport = httpx.AsyncHTTPTransport(uds=self.socket, limits=limits, trust_env=False)
-        async with httpx.AsyncClient(timeout=timeout, transport=transport, **self._common()) as client:
+        transport = httpx2.AsyncHTTPTransport(uds=self.socket, limits=limits, trust_env=False)
+        async with httpx2.AsyncClient(timeout=timeout, transport=transport, **self._common()) as client:
             yield client
 
     def models(self) -> list[str] | None:
         """Return the names of the server's models, None if it does not list them; raise `ModelUnavailable`."""
         try:
             answer, body = asyncio.run(self._listed())
-        except (httpx.HTTPError, TimeoutError) as error:
+        except (httpx2.HTTPError, TimeoutError) as error:
             raise ModelUnavailable(f"{self.name} does not answer ({_name(error)})") from error
         if answer.status_code in (401, 403) or answer.is_redirect:
             raise ModelUnavailable(str(self._refusal(answer.status_code, answer.headers, body)))
@@ -79,16 +78,16 @@ class Server:
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
 
-    async def _listed(self) -> tuple[httpx.Response, bytes]:
+    async def _listed(self) -> tuple[httpx2.Response, bytes]:
         """Ask for the models; a server that sends a byte now and then has no more time than others."""
         async with (
             asyncio.timeout(LIST_S),
-            httpx.AsyncClient(timeout=LIST_S, **self._common()) as client,
+            httpx2.AsyncClient(timeout=LIST_S, **self._common()) as client,
             client.stream("GET", f"{self.url}/models") as answer,
         ):
             return answer, await _read(answer, MAX_LIST_BYTES, cut=True)
 
-    async def ask(self, client: httpx.AsyncClient, asked: Asked, tell: Tell) -> Output:
+    async def ask(self, client: httpx2.AsyncClient, asked: Asked, tell: Tell) -> Output:
         """Return a request's answer, telling its text while it comes.
 
         Raises `InvalidInput` with the server's words, `ModelUnavailable`, or `ModelServerFailed` after the last try.
@@ -106,10 +105,10 @@ class Server:
                 log.warning("server.failed", server=self.url, tries=tries.failures, reason=str(failure))
             await asyncio.sleep(max(pause_s, tries.pause_s))
 
-    async def _once(self, client: httpx.AsyncClient, asked: Asked, tell: Tell) -> Output:
+    async def _once(self, client: httpx2.AsyncClient, asked: Asked, tell: Tell) -> Output:
         headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
         async with client.stream("POST", f"{self.url}/{asked.route}", content=asked.body, headers=headers) as response:
-            if response.status_code != httpx.codes.OK:
+            if response.status_code != httpx2.codes.OK:
                 words = await _read(response, MAX_ERROR_BYTES, cut=True)
                 raise self._refusal(response.status_code, response.headers, words)
             if response.headers.get("content-encoding", "identity") != "identity":
@@ -120,11 +119,11 @@ class Server:
             self._require_answer(answer)
             return _output(answer)
 
-    async def _streamed(self, response: httpx.Response, tell: Tell) -> Output:
+    async def _streamed(self, response: httpx2.Response, tell: Tell) -> Output:
         answer = Answer()
         response.stream = _Bounded(response.stream)
         response.encoding = "utf-8"  # the form has no other, and a charset names any codec of Python
-        async for event in httpx_sse.EventSource(response).aiter_sse():
+        async for event in httpx2.EventSource(response, max_event_size=None):  # `_Bounded` bounds the stream
             if event.data == "[DONE]":
                 return _output(answer.whole())
             if not event.data:
@@ -149,15 +148,15 @@ class Server:
         """Translate the errors of the library and of malformed answers to failures."""
         try:
             yield
-        except httpx.ReadTimeout as error:
+        except httpx2.ReadTimeout as error:
             reason = f"{self.name} sent nothing for {self.options.timeout_s:g} s"
             raise Failed(reason) from error
-        except (httpx.HTTPError, httpx_sse.SSEError, Malformed) as error:
+        except (httpx2.HTTPError, Malformed) as error:
             words = str(error) if isinstance(error, Malformed) else _name(error)
-            verb = "does not answer" if isinstance(error, httpx.ConnectError) else "failed"
+            verb = "does not answer" if isinstance(error, httpx2.ConnectError) else "failed"
             raise Failed(f"{self.name} {verb} ({words})") from error
 
-    def _refusal(self, status: int, headers: httpx.Headers, body: bytes) -> Exception:
+    def _refusal(self, status: int, headers: httpx2.Headers, body: bytes) -> Exception:
         text = body.decode("utf-8", "replace")
         try:
             words = words_of(json.loads(text), self._hidden)
@@ -184,7 +183,7 @@ class Asked:
     body: bytes
 
 
-class _Bounded(httpx.AsyncByteStream):
+class _Bounded(httpx2.AsyncByteStream):
     """A response's stream that ends with an error after `MAX_BYTES`."""
 
     def __init__(self, stream: Any) -> None:
@@ -204,7 +203,7 @@ class _Bounded(httpx.AsyncByteStream):
         await self._stream.aclose()
 
 
-async def _read(response: httpx.Response, limit_bytes: int, *, cut: bool = False) -> bytes:
+async def _read(response: httpx2.Response, limit_bytes: int, *, cut: bool = False) -> bytes:
     """Return a body of at most so many bytes; raise `InvalidInput` for a longer one unless it is to be `cut`."""
     data = b""
     async for part in response.aiter_raw():

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-import httpx
+import httpx2
 import structlog
 
 from penstock.cpu_passes import as_given
@@ -77,9 +77,9 @@ class Serving:
 
     process: asyncio.subprocess.Process
     server: Server
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     #: Looks whether it is well. A server closes the connection of a request that it failed, which another would meet.
-    looking: httpx.AsyncClient
+    looking: httpx2.AsyncClient
     #: Closes the clients and removes the folder.
     stack: AsyncExitStack
     #: The latest lines that it wrote.
@@ -108,7 +108,7 @@ class Serving:
         try:
             await asyncio.wait([asking, ending], return_when=asyncio.FIRST_COMPLETED)
             return asking.done() and asking.result().is_success
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             return False
         finally:
             asking.cancel()

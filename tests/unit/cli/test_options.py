@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.waits import Waits
+from penstock.cli.options import Waits
 from penstock.client import PenstockAPIError, Unreachable
 
 AWAY = Unreachable("no answer from http://127.0.0.1:9: Connection refused")

@@ -1,1 +1,0 @@
-"""vLLM's `/score`, `/rerank` and `/classify`, the second also as Cohere and Jina have it."""
