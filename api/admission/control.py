@@ -7,7 +7,6 @@ over all API processes is then counted in Redis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -15,42 +14,18 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.api.access import SCOPES
 from penstock.api.auth import submitting_tenant
 from penstock.api.errors import status_of, unlogged_error_response
 from penstock.api.services import Services
+from penstock.api_keys import Scope as KeyScope
 from penstock.errors import JobStoreError, PenstockError
 
-#: Routes that submit one job at once, including those of the facades.
-SUBMITTING: Sequence[tuple[str, str]] = (
-    ("POST", "/v1/jobs"),
-    ("PUT", "/v1/jobs/{job_id}"),
-    ("POST", "/pooling"),
-    ("POST", "/score"),
-    ("POST", "/v1/score"),
-    ("POST", "/rerank"),
-    ("POST", "/v1/rerank"),
-    ("POST", "/v2/rerank"),
-    ("POST", "/classify"),
-    ("POST", "/openai/v1/chat/completions"),
-    ("POST", "/openai/v1/completions"),
-    ("POST", "/openai/v1/embeddings"),
-    ("POST", "/openai/v1/images/generations"),
-    ("POST", "/openai/v1/images/edits"),
-    ("POST", "/openai/v1/audio/transcriptions"),
-    ("POST", "/openai/v1/audio/translations"),
-    ("POST", "/ogc/processes/{process_id}/execution"),
-    ("POST", "/runpod/v2/{endpoint}/run"),
-    ("POST", "/runpod/v2/{endpoint}/runsync"),
-)
-#: Rate-limited routes. Batches and retries are limited in rate only: a batch's jobs are created as there is room, and
-#: a repeated retry finds the existing job.
-LIMITED: Sequence[tuple[str, str]] = (
-    *SUBMITTING,
-    ("POST", "/v1/batches"),
-    ("POST", "/openai/v1/batches"),
-    ("POST", "/v1/jobs/{job_id}/retry"),
-    ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),
-)
+#: Parts of the paths of the scope `submit` that create no job.
+_NO_JOB = ("/v1/uploads", "/openai/v1/files", "/cancel", "/purge-queue")
+#: Parts of the paths that are limited in rate only: a batch's jobs are created as there is room, and a repeated retry
+#: finds the existing job.
+_RATE_ONLY = ("/batches", "/retry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +37,11 @@ class LimitedRoute:
     submits: bool
 
 
-_ROUTES = tuple((verb, compile_path(path)[0], LimitedRoute(path, (verb, path) in SUBMITTING)) for verb, path in LIMITED)
+_ROUTES = tuple(
+    (verb, compile_path(path)[0], LimitedRoute(path, submits=not any(part in path for part in _RATE_ONLY)))
+    for (verb, path), scope in SCOPES.items()
+    if scope is KeyScope.SUBMIT and verb in ("POST", "PUT") and not any(part in path for part in _NO_JOB)
+)
 
 
 class AdmissionControl:
@@ -75,7 +54,7 @@ class AdmissionControl:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or reject it in the error format of its interface."""
         is_limited = scope["type"] == "http" and _is_active(self._services)
-        route = _route(scope["method"], scope["path"]) if is_limited else None
+        route = limited_route(scope["method"], scope["path"]) if is_limited else None
         refusal = None if route is None else await self._refusal(scope, submits=route.submits)
         if refusal is None:
             await self._app(scope, receive, send)
@@ -108,6 +87,6 @@ def _is_active(services: Services) -> bool:
     return services.rate_limit.limits_any or services.concurrency.any_waiting or services.refusals.any_recent
 
 
-def _route(verb: str, path: str) -> LimitedRoute | None:
+def limited_route(verb: str, path: str) -> LimitedRoute | None:
     """Return a request's route where it is under admission control."""
     return next((route for known, pattern, route in _ROUTES if verb == known and pattern.match(path)), None)

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.api.access import SCOPES
 from penstock.api.admission.concurrency import MAX_CONCURRENT, MAX_WAITING
-from penstock.api.admission.control import LIMITED, SUBMITTING
+from penstock.api.admission.control import limited_route
 from penstock.api.admission.rate_limit import BURST
 from penstock.api.services import Services
 from penstock.api_keys import Scope, new_key
@@ -249,23 +249,44 @@ async def test_a_tenant_that_ogc_found_full_is_refused_everywhere(valkey: Valkey
         assert_problem(await service.http.post("/v1/jobs", **UNREADABLE), 429, "too_many_jobs")
 
 
+#: Routes that submit one job at once, including those of the facades.
+SUBMITTING = {
+    ("POST", "/v1/jobs"),
+    ("PUT", "/v1/jobs/{job_id}"),
+    ("POST", "/pooling"),
+    ("POST", "/score"),
+    ("POST", "/v1/score"),
+    ("POST", "/rerank"),
+    ("POST", "/v1/rerank"),
+    ("POST", "/v2/rerank"),
+    ("POST", "/classify"),
+    ("POST", "/openai/v1/chat/completions"),
+    ("POST", "/openai/v1/completions"),
+    ("POST", "/openai/v1/embeddings"),
+    ("POST", "/openai/v1/images/generations"),
+    ("POST", "/openai/v1/images/edits"),
+    ("POST", "/openai/v1/audio/transcriptions"),
+    ("POST", "/openai/v1/audio/translations"),
+    ("POST", "/ogc/processes/{process_id}/execution"),
+    ("POST", "/runpod/v2/{endpoint}/run"),
+    ("POST", "/runpod/v2/{endpoint}/runsync"),
+}
+RATE_ONLY = {
+    # Their jobs are created as there is room, under a limit of their own.
+    ("POST", "/v1/batches"),
+    ("POST", "/openai/v1/batches"),
+    # Reads no body, and finds the retry that was made before.
+    ("POST", "/v1/jobs/{job_id}/retry"),
+    ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),
+}
+
+
 def test_all_that_makes_jobs_is_under_admission_control() -> None:
-    submits = {route for route, scope in SCOPES.items() if scope is Scope.SUBMIT}
-    elsewhere = {
-        *(route for route in submits if route[0] in ("GET", "DELETE") or "/cancel" in route[1]),
-        ("POST", "/runpod/v2/{endpoint}/purge-queue"),  # cancels jobs
-        *(route for route in submits if route[1].startswith(("/v1/uploads", "/openai/v1/files"))),
-    }
-    not_at_once = {
-        # Their jobs are created as there is room, under a limit of their own.
-        ("POST", "/v1/batches"),
-        ("POST", "/openai/v1/batches"),
-        # Reads no body, and finds the retry that was made before.
-        ("POST", "/v1/jobs/{job_id}/retry"),
-        ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),
-    }
-    assert set(LIMITED) == submits - elsewhere
-    assert set(SUBMITTING) == set(LIMITED) - not_at_once
+    found = {route: limited for route in SCOPES if (limited := limited_route(*route)) is not None}
+    assert {route for route, limited in found.items() if limited.submits} == SUBMITTING
+    assert {route for route, limited in found.items() if not limited.submits} == RATE_ONLY
+    assert all(limited.path == path for (_, path), limited in found.items())
+    assert {SCOPES[route] for route in found} == {Scope.SUBMIT}
 
 
 async def post(service: Service, key: str) -> httpx.Response:
