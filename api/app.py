@@ -72,8 +72,7 @@ from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis.records import AsyncJobStore
 from penstock.telemetry import NoSpans, Spans, open_spans
 
-#: Allocations before the garbage collector looks at new objects, and its passes before it looks at older ones. With
-#: Python's (700, 10, 10) it took a sixth of the time of a flood.
+#: Thresholds of the garbage collector. With Python's (700, 10, 10) it took a sixth of the processor time of a flood.
 GC_THRESHOLDS = (20_000, 20, 20)
 #: Connections that wait in the kernel to be accepted.
 BACKLOG = 512
@@ -146,7 +145,7 @@ def from_settings() -> FastAPI:
         spans=open_spans("api"),
     )
     gc.collect()
-    gc.freeze()  # a pass over the app's objects takes 100 ms, and a flood of requests causes several per second
+    gc.freeze()  # a pass over the app's objects takes 100 ms
     gc.set_threshold(*GC_THRESHOLDS)
     return app
 

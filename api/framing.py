@@ -1,4 +1,4 @@
-"""Framing of requests: targets that name the host, ambiguous lengths, and bodies that are refused unread."""
+"""Framing of requests: absolute targets, ambiguous lengths, and the unread bodies of rejected requests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from urllib.parse import unquote
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Seconds for which a client may go on sending the body of a request that has its response.
+#: Seconds for which the rest of a body is read after the response to its request.
 LINGER_S = 5.0
 _ABSOLUTE = re.compile(rb"https?://(?P<host>[^/]*)(?P<path>.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Framing:
-    """ASGI middleware, the outermost one, that gives all others the path of a request and ends its body.
+    """ASGI middleware, the outermost one: resolves absolute targets and discards unread bodies.
 
-    `POST http://host/path`, which clients of proxies send, becomes a request for the path; the host of the target
-    replaces the `Host` field (RFC 9112, section 3.2.2).
+    `POST http://host/path`, which clients of proxies send, becomes `POST /path`; the host of the target replaces the
+    `Host` field (RFC 9112, section 3.2.2).
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -47,9 +47,9 @@ class _Body:
     """
 
     def __init__(self, receive: Receive, send: Send, *, is_ambiguous: bool) -> None:
-        """`is_ambiguous`: the request has `Content-Length` and `Transfer-Encoding`, and its connection must close.
+        """`is_ambiguous`: the request has both `Content-Length` and `Transfer-Encoding`, so its connection closes.
 
-        A proxy in front may have read the other length, and take the rest for a request (RFC 9112, section 6.1).
+        A proxy in front may use the other length and take the rest for another request (RFC 9112, section 6.1).
         """
         self._receive = receive
         self._send = send

@@ -1,7 +1,7 @@
 """The rate limit: bounds each tenant's submissions per second, where the settings name a limit.
 
-Each API process refuses what exceeds the limit by itself, unread and without a look at Redis. What it lets in is
-counted in Redis, for all API processes together.
+Each API process rejects submissions beyond the rate by itself, without reading them or calling Redis. Redis counts the
+others, over all API processes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class RateLimit:
         return None
 
     async def common_excess(self, tenant: str, store: AsyncJobStore) -> TooManyRequests | None:
-        """As `excess`, for the submissions to all API processes. This one refuses further ones itself until it is time.
+        """Count a submission over all API processes; return None, or the error of one beyond the rate.
+
+        After an error, `excess` rejects the tenant's submissions until the next one is due.
 
         Raises a `JobStoreError`.
         """
