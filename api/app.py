@@ -1,18 +1,17 @@
-"""The HTTP API, assembled. `penstock api` serves it (`penstock.api.server`).
-
-`uvicorn penstock.api.app:from_settings --factory` serves it too, with refusals that cost more.
-"""
+"""The HTTP API: assembles the app and serves it with uvicorn."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
+import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
@@ -20,11 +19,10 @@ from fastapi_offline import FastAPIOffline
 from penstock import __version__, log
 from penstock.api import auth, description, errors
 from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES, ConcurrencyLimit
-from penstock.api.admission.control import DOOR, AdmissionControl, Door
+from penstock.api.admission.control import AdmissionControl
 from penstock.api.admission.pace import Pace
 from penstock.api.admission.rate_limit import RateLimit
 from penstock.api.admission.refusals import RecentRefusals
-from penstock.api.admission.turnstile import Turnstile
 from penstock.api.facades.errors import ERROR_FORMATS, not_found_hint
 from penstock.api.facades.ogc import routes as ogc
 from penstock.api.facades.openai import audio as openai_audio
@@ -34,12 +32,11 @@ from penstock.api.facades.openai import files as openai_files
 from penstock.api.facades.openai import routes as openai
 from penstock.api.facades.pooling import routes as pooling
 from penstock.api.facades.runpod import routes as runpod
-from penstock.api.framing import AbsoluteTarget, AmbiguousLength
+from penstock.api.framing import Framing
 from penstock.api.hosts import HostCheck
 from penstock.api.isolation import Isolation
 from penstock.api.model_catalogue import ModelCatalogue
-from penstock.api.page import PATH, Page
-from penstock.api.page_headers import PageHeaders
+from penstock.api.page import PATH, DocsHeaders, Page
 from penstock.api.query import unique_parameters
 from penstock.api.routes import (
     artifacts,
@@ -62,7 +59,6 @@ from penstock.api.routes import (
     webhooks,
 )
 from penstock.api.services import Hints, Services
-from penstock.api.short_way import ShortWay
 from penstock.api.tracing import Tracing
 from penstock.api.traffic import Traffic, TrafficMiddleware
 from penstock.config import Settings, load_settings
@@ -72,9 +68,14 @@ from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis.records import AsyncJobStore
 from penstock.telemetry import NoSpans, Spans, open_spans
 
-#: Allocations before the garbage collector looks at new objects, and its passes before it looks at older ones. With
-#: Python's (700, 10, 10) it took a sixth of the time of a flood.
+#: Thresholds of the garbage collector. With Python's (700, 10, 10) it took a sixth of the processor time of a flood.
 GC_THRESHOLDS = (20_000, 20, 20)
+#: Connections that wait in the kernel to be accepted.
+BACKLOG = 512
+#: Seconds that requests have to end at a stop.
+GRACE_S = 5
+#: Exit code where the app or its port cannot be opened, as uvicorn's.
+STARTUP_FAILURE = 3
 
 
 def create_app(
@@ -105,18 +106,14 @@ def create_app(
     app.state.services = services
     app.state.spans = spans = spans or NoSpans()
     app.state.traffic = Traffic()
-    app.add_middleware(PageHeaders)
-    with_hosts = services.keys is None
-    if with_hosts:
+    # The last one added sees a request first.
+    app.add_middleware(DocsHeaders)
+    if services.keys is None:
         app.add_middleware(HostCheck, settings=settings)
     app.add_middleware(AdmissionControl, services=services)
-    app.add_middleware(AmbiguousLength)
     app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
     app.add_middleware(Tracing, spans=spans)
-    app.add_middleware(AbsoluteTarget)
-    hosts = HostCheck(app, settings) if with_hosts else None
-    # Around all of FastAPI's own middlewares.
-    app.build_middleware_stack = lambda: ShortWay(FastAPI.build_middleware_stack(app), app, hosts)  # type: ignore[method-assign]
+    app.add_middleware(Framing)
     errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):
@@ -144,9 +141,26 @@ def from_settings() -> FastAPI:
         spans=open_spans("api"),
     )
     gc.collect()
-    gc.freeze()  # a pass over the app's objects takes 100 ms, and a flood of requests causes several per second
+    gc.freeze()  # a pass over the app's objects takes 100 ms
     gc.set_threshold(*GC_THRESHOLDS)
     return app
+
+
+def serve(app: FastAPI | str, settings: Settings, descriptor: int | None = None) -> None:
+    """Serve an app, or the one that `module:factory` returns, until SIGTERM; exit with 3 where it cannot start.
+
+    `descriptor` is a bound socket, which other processes may share: each accepts the connections that it gets to first.
+    None = the settings' host and port.
+    """
+    config = uvicorn.Config(
+        app, factory=isinstance(app, str), host=settings.host, port=settings.port, http="h11",
+        backlog=BACKLOG, timeout_graceful_shutdown=GRACE_S, log_config=None, access_log=False,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    with suppress(KeyboardInterrupt):  # the server has ended in order
+        server.run(None if descriptor is None else [socket.socket(fileno=descriptor)])
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
 
 
 def _routers(services: Services) -> list[APIRouter]:
@@ -166,9 +180,9 @@ async def _home() -> RedirectResponse:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    yield {DOOR: Door(app, Turnstile(asyncio.get_running_loop().call_soon))}
+    yield
     services.hints.close()
     await services.jobs.close()
     await asyncio.to_thread(app.state.spans.close)

@@ -96,24 +96,12 @@ async def submitting_tenant(api: Services, headers: Headers) -> str | None:
     return record.tenant if record is not None and Scope.SUBMIT in record.scopes else None
 
 
-def known_tenant(api: Services, authorization: str) -> str | None:
-    """Return the tenant of a submission by the value of its `Authorization`, where its key needs no look-up."""
-    if api.keys is None:
-        return DEFAULT_TENANT
-    record = api.keys.known(_bearer_of(authorization))
-    return record.tenant if record is not None and Scope.SUBMIT in record.scopes else None
-
-
 def _scheme(headers: Headers) -> str:
     return headers.get("authorization", "").partition(" ")[0].lower()
 
 
 def _bearer(headers: Headers) -> str:
-    return _bearer_of(headers.get("authorization", ""))
-
-
-def _bearer_of(authorization: str) -> str:
-    scheme, _, key = authorization.partition(" ")
+    scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 
 

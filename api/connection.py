@@ -12,12 +12,12 @@ from fastapi import Request
 
 from penstock.api.admission.concurrency import ConcurrencyLimit
 from penstock.errors import ClientLeft, Overloaded
-from penstock.patience import one_patience, waited_before_s
+from penstock.patience import one_patience
 from penstock.storage.redis.changes import cancel_until_done
 
 T = TypeVar("T")
-#: Most seconds at the door and in the line of submissions together. Longer than the time limit of one call to Redis:
-#: those behind a Redis that hangs are refused for that reason, by the time-out of those in front of them.
+#: Most seconds in the line of submissions. Longer than the time limit of one call to Redis: those behind a Redis that
+#: hangs are refused for that reason, by the time-out of those in front of them.
 LONGEST_WAIT_S = 3.5
 
 
@@ -26,39 +26,27 @@ async def turn(request: Request, limit: ConcurrencyLimit, tenant: str) -> AsyncI
     """Occupy one place of the limit inside the block.
 
     A client that disconnects while it waits loses its turn: raises `ClientLeft`. Raises `Overloaded` as the limit does,
-    and after `LONGEST_WAIT_S`. All calls to Redis inside the block share one time limit; the time in line counts, and
-    so does the time at the door.
+    and after `LONGEST_WAIT_S`. All calls to Redis inside the block share one time limit, in which the time in line
+    counts.
     """
+    begun_s = time.monotonic()
     if limit.has_room:
         await limit.enter(tenant)
-        waited_s = 0.0
     else:
-        waited_s = await _wait_in_line(request, limit, tenant)
+        await while_connected(request, _wait_in_line(limit, tenant))
     try:
-        with one_patience(waited_s + waited_before_s()):
+        with one_patience(time.monotonic() - begun_s):
             yield
     finally:
         limit.leave()
 
 
-def no_turn() -> Overloaded:
-    """Return the error for a request that has waited for `LONGEST_WAIT_S`."""
-    return Overloaded(f"no turn came within {LONGEST_WAIT_S:g} s; try again", retry_after_s=1)
-
-
-async def _wait_in_line(request: Request, limit: ConcurrencyLimit, tenant: str) -> float:
-    """Occupy one place of the limit and return the seconds that it took."""
-    begun_s = time.monotonic()
-    await while_connected(request, _enter(limit, tenant))
-    return time.monotonic() - begun_s
-
-
-async def _enter(limit: ConcurrencyLimit, tenant: str) -> None:
+async def _wait_in_line(limit: ConcurrencyLimit, tenant: str) -> None:
     try:
-        async with asyncio.timeout(LONGEST_WAIT_S - waited_before_s()):
+        async with asyncio.timeout(LONGEST_WAIT_S):
             await limit.enter(tenant)
     except TimeoutError as error:
-        raise no_turn() from error
+        raise Overloaded(f"no turn came within {LONGEST_WAIT_S:g} s; try again", retry_after_s=1) from error
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:

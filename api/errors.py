@@ -226,11 +226,7 @@ async def _on_os_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:
-    return bug_response(request, error)
-
-
-def bug_response(request: Request, error: Exception) -> JSONResponse:
-    """Return the response to a request that failed with an unexpected exception; log the exception's type."""
+    """Answer a request that failed with an unexpected exception; log the exception's type."""
     log.error("request.crashed", path=request.url.path, error=type(error).__name__)
     return _answer(request, PenstockError().report(), HTTPStatus.INTERNAL_SERVER_ERROR)
 

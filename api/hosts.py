@@ -21,8 +21,6 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 #: A host name, an IPv4 or a bracketed IPv6 address, and a port (RFC 9112, without the forms that nobody needs here).
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?")
 MAX_PORT = 65535
-#: `Host` values that are remembered.
-MAX_SERVED = 100
 
 
 class HostCheck:
@@ -31,18 +29,16 @@ class HostCheck:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._own = urlsplit(settings.base_url).hostname
-        #: `Host` values that were served, as they were sent: few, because each is of this service.
-        self._served: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it in the error format of its interface."""
-        refusal = self.refusal(scope) if scope["type"] == "http" else None
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
         if refusal is None:
             await self._app(scope, receive, send)
         else:
             await error_response(Request(scope), refusal, status_of(refusal))(scope, receive, send)
 
-    def refusal(self, scope: Scope) -> PenstockError | None:
+    def _refusal(self, scope: Scope) -> PenstockError | None:
         """Return the error for a request of another host or origin; None for one that is served."""
         headers = Headers(scope=scope)
         host = headers.get("host")
@@ -57,14 +53,8 @@ class HostCheck:
         return None
 
     def _is_served(self, host: str) -> bool:
-        if host in self._served:
-            return True
         name = host_name(host)
-        if name is None or not (is_loopback(name) or name == self._own):
-            return False
-        if len(self._served) < MAX_SERVED:
-            self._served.add(host)
-        return True
+        return name is not None and (is_loopback(name) or name == self._own)
 
 
 def host_name(host: str) -> str | None:

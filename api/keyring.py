@@ -72,16 +72,6 @@ class KeyRing:
         log.info("key.refused", key=given.id, state=record.state(at=self._now()) if record else "unknown")
         return None
 
-    def known(self, text: str) -> KeyRecord | None:
-        """Return the record of a valid key that needs no look-up, None for any other text."""
-        given = parse(text)
-        if given is None or not is_signed(self._secret, given):
-            return None
-        cached = self._cache.get(given.id)
-        if cached is None or self._clock() >= cached.refresh_at_s or self._clock() >= cached.valid_until_s:
-            return None
-        return cached.record if admits(self._secret, cached.record, given, at=self._now()) else None
-
     async def _record(self, key_id: str) -> KeyRecord | None:
         cached = self._cache[key_id]
         async with cached.lock:

@@ -69,34 +69,20 @@ class Tracing:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = traceparent(Headers(scope=scope))
-        if not self._spans.wanted:
-            await self._traced(given, scope, receive, send)
-            return
-        status, begun_s = 0, time.time()
+        given, status, begun_s = traceparent(Headers(scope=scope)), 0, time.time()
 
-        async def send_counted(message: Message) -> None:
+        async def send_traced(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if given is not None:
+                    MutableHeaders(scope=message)["traceparent"] = given
             await send(message)
 
         try:
-            await self._traced(given, scope, receive, send_counted)
+            with structlog.contextvars.bound_contextvars(**trace_of(given)):
+                await self._app(scope, receive, send_traced)
         finally:
-            span = _span(scope, given, status, begun_s, time.time())
+            span = _span(scope, given, status, begun_s, time.time()) if self._spans.wanted else None
             if span is not None:
                 self._spans.send(span)
-
-    async def _traced(self, given: str | None, scope: Scope, receive: Receive, send: Send) -> None:
-        if given is None:
-            await self._app(scope, receive, send)
-            return
-
-        async def send_traced(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["traceparent"] = given
-            await send(message)
-
-        with structlog.contextvars.bound_contextvars(**trace_of(given)):
-            await self._app(scope, receive, send_traced)

@@ -1,7 +1,7 @@
 """Request metrics: counts and times requests by route, for `/metrics`.
 
 `penstock up --api N` gives its API processes a folder in the variable `PROMETHEUS_MULTIPROC_DIR`: each of them then
-tells the sums of all. Without it, a process tells its own.
+reports the sums of all processes. Without the variable, a process reports its own counts.
 """
 
 from __future__ import annotations

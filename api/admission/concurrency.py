@@ -13,14 +13,14 @@ from itertools import count
 from penstock.errors import Overloaded
 
 #: Concurrent submissions in one process. They share the syncs of the object store and of Redis; more would only wait
-#: for the one event loop, which delays each job (`docs/decisions/0058-price-of-a-submission.md`).
+#: for the one event loop (`docs/decisions/0058-price-of-a-submission.md`).
 MAX_CONCURRENT = 16
 #: Batches whose requests are stored at a time. Each occupies a thread for long; other routes need threads too.
 MAX_CONCURRENT_BATCHES = 2
 #: Waiting submissions of one tenant. Further ones are rejected with `Retry-After`.
 MAX_WAITING = 200
-#: Seconds that a tenant's first in line may wait before further submissions of the tenant are rejected. A longer line
-#: would give turns to clients that have left, or are about to.
+#: Seconds that the first of a tenant's waiting submissions may wait before further ones are rejected. A longer line
+#: would admit submissions whose clients have left.
 LATE_S = 1.0
 
 
@@ -58,7 +58,7 @@ class ConcurrencyLimit:
         return len(self._waiting.get(tenant, ()))
 
     def overload(self, tenant: str) -> Overloaded | None:
-        """Return the error for one more request of a tenant, None where the request may wait."""
+        """Return the error for another request of a tenant; None if the request may wait."""
         line = self._waiting.get(tenant)
         if not line:
             return None

@@ -1,6 +1,6 @@
 """The pace of large bodies: bounds the bytes per second that this process reads of one tenant's large JSON bodies.
 
-Bodies that arrive at once would fill each turn of the event loop, and an answer to another client takes several turns.
+Without the bound, large bodies would fill each turn of the event loop and delay the responses to other tenants.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 
 #: Bytes of a body that are read at once.
 FREE_BYTES = 64 * 1024
-#: Bytes per second of what comes after; one megabyte takes 3 ms of the event loop.
+#: Bytes per second after the first `FREE_BYTES`; one megabyte takes 3 ms of the event loop.
 BYTES_PER_S = 20_000_000
 
 

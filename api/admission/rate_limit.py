@@ -1,7 +1,7 @@
 """The rate limit: bounds each tenant's submissions per second, where the settings name a limit.
 
-Each API process refuses what exceeds the limit by itself, unread and without a look at Redis. What it lets in is
-counted in Redis, for all API processes together.
+Each API process rejects submissions beyond the rate by itself, without reading them or calling Redis. Redis counts the
+others, over all API processes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from math import ceil
 
 from penstock.config import Settings
 from penstock.errors import TooManyRequests
-from penstock.storage.redis.pace import count_submission
-from penstock.storage.redis.scripts import AsyncJobStore
+from penstock.storage.redis.fields import us
+from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command
 
 #: Largest burst: this many submissions, or this many seconds' worth where that is more. Small, because a burst fills
 #: the worker slots of all tenants.
@@ -35,11 +35,8 @@ class RateLimit:
         #: True where any tenant has a limit.
         self.limits_any = settings.limits_rate
 
-    def excess(self, tenant: str, *, counts: bool = True) -> TooManyRequests | None:
-        """Count a submission and return None, or return the error of one beyond the rate, which is not counted.
-
-        Without `counts`, no submission is counted.
-        """
+    def excess(self, tenant: str) -> TooManyRequests | None:
+        """Count a submission and return None, or return the error of one beyond the rate, which is not counted."""
         per_s = self._settings.max_submissions_per_s(tenant)
         if per_s is None:
             return None
@@ -48,12 +45,13 @@ class RateLimit:
         early_s = even_s - now_s - _burst_s(interval_s)
         if early_s > _ROUNDING_S:
             return _too_early(per_s, early_s)
-        if counts:
-            self._even_s[tenant] = even_s
+        self._even_s[tenant] = even_s
         return None
 
     async def common_excess(self, tenant: str, store: AsyncJobStore) -> TooManyRequests | None:
-        """As `excess`, for the submissions to all API processes. This one refuses further ones itself until it is time.
+        """Count a submission over all API processes; return None, or the error of one beyond the rate.
+
+        After an error, `excess` rejects the tenant's submissions until the next one is due.
 
         Raises a `JobStoreError`.
         """
@@ -61,11 +59,20 @@ class RateLimit:
         if per_s is None:
             return None
         interval_s, burst_s = 1 / per_s, _burst_s(1 / per_s)
-        early_s = await store.run(count_submission(tenant, interval_s=interval_s, burst_s=burst_s))
+        early_s = await store.run(_count_submission(tenant, interval_s=interval_s, burst_s=burst_s))
         if early_s <= _ROUNDING_S:
             return None
         self._even_s[tenant] = self._clock() + early_s + burst_s - interval_s
         return _too_early(per_s, early_s)
+
+
+def _count_submission(tenant: str, *, interval_s: float, burst_s: float) -> Command[float]:
+    """Count a submission; the reply is 0, or the seconds by which it comes too early: then it is not counted.
+
+    Submissions may come every `interval_s` on average, and earlier by `burst_s` at most.
+    """
+    args: dict[str, Arg] = {"tenant": tenant, "interval_us": us(interval_s), "burst_us": us(burst_s)}
+    return Command("pace", args, lambda early_us: int(early_us) / 1e6)
 
 
 def _burst_s(interval_s: float) -> float:

@@ -42,14 +42,10 @@ class RecentRefusals:
         self._next_look_up_s.pop(tenant, None)
         return None
 
-    def may_look_up(self, tenant: str, *, counts: bool = True) -> bool:
-        """Return True where a repeated request may look up its job now; at most one in `LOOK_UP_INTERVAL_S`.
-
-        Without `counts`, the look-up is not counted.
-        """
+    def may_look_up(self, tenant: str) -> bool:
+        """Return True where a repeated request may look up its job now; at most one in `LOOK_UP_INTERVAL_S`."""
         now_s = self._clock()
         if now_s < self._next_look_up_s.get(tenant, 0.0):
             return False
-        if counts:
-            self._next_look_up_s[tenant] = now_s + LOOK_UP_INTERVAL_S
+        self._next_look_up_s[tenant] = now_s + LOOK_UP_INTERVAL_S
         return True

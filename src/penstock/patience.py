@@ -26,23 +26,6 @@ class _Patience:
 
 
 _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
-#: Seconds that the client had waited before the request reached the app.
-_before_s: ContextVar[float] = ContextVar("before_s", default=0.0)
-
-
-@contextmanager
-def after_waiting(waited_s: float) -> Iterator[None]:
-    """Let the requests whose tasks are created inside the block count `waited_s`, which their client has waited."""
-    token = _before_s.set(waited_s)
-    try:
-        yield
-    finally:
-        _before_s.reset(token)
-
-
-def waited_before_s() -> float:
-    """Return the seconds that the client of this task's request had waited before the request reached the app."""
-    return _before_s.get()
 
 
 @contextmanager

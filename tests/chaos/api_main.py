@@ -7,8 +7,7 @@ import sys
 from fastapi import FastAPI
 
 from penstock import log
-from penstock.api.app import create_app
-from penstock.api.server import serve
+from penstock.api.app import create_app, serve
 from penstock.config import load_settings
 from penstock.queue import HintSender
 from penstock.storage.objects.opening import open_own_store

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.api.access import SCOPES
 from penstock.api.admission.concurrency import MAX_CONCURRENT, MAX_WAITING
-from penstock.api.admission.control import LIMITED, SUBMITTING
+from penstock.api.admission.control import limited_route
 from penstock.api.admission.rate_limit import BURST
 from penstock.api.services import Services
 from penstock.api_keys import Scope, new_key
@@ -79,6 +79,14 @@ async def test_a_tenant_that_submits_too_fast_is_refused_unread(valkey: ValkeyPr
         assert (await service.http.get("/v1/jobs")).status_code == 200
 
 
+async def test_requests_are_counted_under_their_route(service: Service) -> None:
+    for body in (json.dumps(JOB), "no JSON"):
+        await service.http.post("/v1/jobs", content=body, headers={"content-type": "application/json"})
+    metrics = (await service.http.get("/metrics")).text
+    for status in (202, 400):
+        assert f'penstock_http_requests_total{{method="POST",route="/v1/jobs",status="{status}"}} 1.0' in metrics
+
+
 async def test_a_full_tenant_may_send_batches(valkey: ValkeyProcess, tmp_path: Path) -> None:
     async with serving(valkey.url, tmp_path, max_tenant_jobs=1) as service:
         assert [(await service.http.post("/v1/jobs", json=JOB)).status_code for _ in range(2)] == [202, 429]
@@ -93,11 +101,9 @@ async def test_each_tenant_has_a_rate_of_its_own(valkey: ValkeyProcess, tmp_path
         assert [(await post(service, small)).status_code for _ in range(2 * BURST)] == [415] * 2 * BURST
 
 
-@pytest.mark.parametrize("way", ["short", "long"])
-async def test_a_rate_holds_over_all_api_processes(valkey: ValkeyProcess, tmp_path: Path, way: str) -> None:
+async def test_a_rate_holds_over_all_api_processes(valkey: ValkeyProcess, tmp_path: Path) -> None:
     tenants = {"flood": {"max_submissions_per_s": 0.01}}
     options = {"access": "keys", "tenants": tenants, "secret": "one of all processes, 32 bytes long"}
-    query = {"wait": "0"} if way == "long" else {}
     async with (
         serving(valkey.url, tmp_path, **options) as one,
         serving(valkey.url, tmp_path, **options) as other,
@@ -105,23 +111,21 @@ async def test_a_rate_holds_over_all_api_processes(valkey: ValkeyProcess, tmp_pa
         key = {"Authorization": f"Bearer {key_of(one, 'flood')}"}
         for number in range(BURST):
             service = (one, other)[number % 2]
-            told = await service.http.post("/v1/jobs", json=JOB, headers=key, params=query)
+            told = await service.http.post("/v1/jobs", json=JOB, headers=key)
             assert told.status_code == 202, told.text
         for service in (one, other):
-            told = await service.http.post("/v1/jobs", json=JOB, headers=key, params=query)
+            told = await service.http.post("/v1/jobs", json=JOB, headers=key)
             assert_problem(told, 429, "too_many_requests")
             assert 90 < int(told.headers["retry-after"]) <= 100
             # This process knows now: the next one is refused without a look at Redis.
-            assert services(service).rate_limit.excess("flood", counts=False) is not None
+            assert services(service).rate_limit.excess("flood") is not None
 
 
 async def test_a_rate_that_redis_cannot_count_is_told(tmp_path: Path) -> None:
     valkey = start_valkey(tmp_path / "valkey")
     async with serving(valkey.url, tmp_path, max_tenant_submissions_per_s=100) as service:
         valkey.stop()
-        for query in ({}, {"wait": "0"}):
-            told = await service.http.post("/v1/jobs", json=JOB, params=query)
-            assert_problem(told, 503, "redis_unavailable")
+        assert_problem(await service.http.post("/v1/jobs", json=JOB), 503, "redis_unavailable")
 
 
 async def test_a_repetition_finds_its_job_though_its_tenant_is_at_its_limit(
@@ -245,23 +249,44 @@ async def test_a_tenant_that_ogc_found_full_is_refused_everywhere(valkey: Valkey
         assert_problem(await service.http.post("/v1/jobs", **UNREADABLE), 429, "too_many_jobs")
 
 
+#: Routes that submit one job at once, including those of the facades.
+SUBMITTING = {
+    ("POST", "/v1/jobs"),
+    ("PUT", "/v1/jobs/{job_id}"),
+    ("POST", "/pooling"),
+    ("POST", "/score"),
+    ("POST", "/v1/score"),
+    ("POST", "/rerank"),
+    ("POST", "/v1/rerank"),
+    ("POST", "/v2/rerank"),
+    ("POST", "/classify"),
+    ("POST", "/openai/v1/chat/completions"),
+    ("POST", "/openai/v1/completions"),
+    ("POST", "/openai/v1/embeddings"),
+    ("POST", "/openai/v1/images/generations"),
+    ("POST", "/openai/v1/images/edits"),
+    ("POST", "/openai/v1/audio/transcriptions"),
+    ("POST", "/openai/v1/audio/translations"),
+    ("POST", "/ogc/processes/{process_id}/execution"),
+    ("POST", "/runpod/v2/{endpoint}/run"),
+    ("POST", "/runpod/v2/{endpoint}/runsync"),
+}
+RATE_ONLY = {
+    # Their jobs are created as there is room, under a limit of their own.
+    ("POST", "/v1/batches"),
+    ("POST", "/openai/v1/batches"),
+    # Reads no body, and finds the retry that was made before.
+    ("POST", "/v1/jobs/{job_id}/retry"),
+    ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),
+}
+
+
 def test_all_that_makes_jobs_is_under_admission_control() -> None:
-    submits = {route for route, scope in SCOPES.items() if scope is Scope.SUBMIT}
-    elsewhere = {
-        *(route for route in submits if route[0] in ("GET", "DELETE") or "/cancel" in route[1]),
-        ("POST", "/runpod/v2/{endpoint}/purge-queue"),  # cancels jobs
-        *(route for route in submits if route[1].startswith(("/v1/uploads", "/openai/v1/files"))),
-    }
-    not_at_once = {
-        # Their jobs are created as there is room, under a limit of their own.
-        ("POST", "/v1/batches"),
-        ("POST", "/openai/v1/batches"),
-        # Reads no body, and finds the retry that was made before.
-        ("POST", "/v1/jobs/{job_id}/retry"),
-        ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),
-    }
-    assert set(LIMITED) == submits - elsewhere
-    assert set(SUBMITTING) == set(LIMITED) - not_at_once
+    found = {route: limited for route in SCOPES if (limited := limited_route(*route)) is not None}
+    assert {route for route, limited in found.items() if limited.submits} == SUBMITTING
+    assert {route for route, limited in found.items() if not limited.submits} == RATE_ONLY
+    assert all(limited.path == path for (_, path), limited in found.items())
+    assert {SCOPES[route] for route in found} == {Scope.SUBMIT}
 
 
 async def post(service: Service, key: str) -> httpx2.Response:

@@ -30,8 +30,6 @@ class Unready:
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
-        #: The door of the connections reads it.
-        self.state = app.state
         self.said = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,23 +9,18 @@ from typing import Any
 
 import uvicorn
 
-from penstock.api.admission.control import DOOR, Door
-from penstock.api.admission.turnstile import Turnstile
-from penstock.api.protocol import Protocol
 from tests.support.service import Service
 
 
 class Server(uvicorn.Server):
     """A server that says when it listens, and leaves the test's signals alone."""
 
-    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.door = door
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: Any = None) -> None:
         """Start, and say so."""
-        self.lifespan.state[DOOR] = self.door  # the app's lifespan, which `serving` runs, would give it
         await super().startup(sockets)
         self.listening.set()
 
@@ -38,10 +33,8 @@ class Server(uvicorn.Server):
 @asynccontextmanager
 async def listening(service: Service, port: int = 0) -> AsyncIterator[Server]:
     """Serve the app on a port of its own, or on the one that its links name."""
-    options: dict[str, Any] = {"lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 1}
     server = Server(
-        uvicorn.Config(service.app, port=port, http=Protocol, **options),
-        Door(service.app, Turnstile(asyncio.get_running_loop().call_soon)),
+        uvicorn.Config(service.app, port=port, http="h11", lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     )
     task = asyncio.create_task(server._serve())
     await asyncio.wait_for(server.listening.wait(), 10)

@@ -69,8 +69,7 @@ def api(
     supervisor: Supervisor = 0,
 ) -> None:
     """Run the API alone (settings: PENSTOCK_*, penstock.toml)."""
-    from penstock.api.app import from_settings
-    from penstock.api.server import serve
+    from penstock.api.app import from_settings, serve
 
     settings = _process(supervisor)
     serve(from_settings(), settings, descriptor)

@@ -1,25 +1,35 @@
-"""The turn of a submission: the time at the door counts in its time limit, and in no later one."""
+"""The turn of a submission: the time in line counts in its time limit, and in no later one."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from fastapi import Request
+from starlette.types import Message
 
 from penstock.api.admission.concurrency import ConcurrencyLimit
 from penstock.api.connection import turn
-from penstock.patience import LEAST_TIMEOUT_S, after_waiting, limit_s, one_patience
+from penstock.patience import limit_s, one_patience
 
 #: Seconds that a call may take without a time limit of its request.
 LONGEST_S = 3.3
+WAITED_S = 0.2
 
 
-async def test_the_time_at_the_door_shortens_the_calls_of_the_submission_alone() -> None:
-    request = Request({"type": "http"})
-    with after_waiting(2.0):
-        async with turn(request, ConcurrencyLimit(), "default"):
-            assert limit_s(LONGEST_S) == pytest.approx(LONGEST_S - 2.0)
-        with one_patience():  # the read at the end of a job that was waited for
-            assert limit_s(LONGEST_S) == LONGEST_S
-    with after_waiting(60.0):
-        async with turn(request, ConcurrencyLimit(), "default"):
-            assert limit_s(LONGEST_S) == LEAST_TIMEOUT_S
+async def connected() -> Message:
+    """Wait for a client that stays."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_the_time_in_line_shortens_the_calls_of_the_submission_alone() -> None:
+    request, limit = Request({"type": "http"}, connected), ConcurrencyLimit(1)
+    async with turn(request, limit, "default"):
+        assert limit_s(LONGEST_S) == pytest.approx(LONGEST_S, abs=0.1)
+    await limit.enter("other")
+    asyncio.get_running_loop().call_later(WAITED_S, limit.leave)
+    async with turn(request, limit, "default"):
+        assert limit_s(LONGEST_S) <= LONGEST_S - WAITED_S * 0.9
+    with one_patience():  # the read at the end of a job that was waited for
+        assert limit_s(LONGEST_S) == LONGEST_S
