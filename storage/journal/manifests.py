@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.jobs import Claim, JobKey, State, Submission
-from penstock.storage.objects.base import ObjectStore, Put
+from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.fields import dump, submission_of, submission_to_json
 from penstock.storage.redis.record import too_new
 
@@ -117,10 +117,10 @@ def stored_names(objects: ObjectStore, key: JobKey) -> StoredNames:
     return StoredNames(_request(key) in names, _cancel(key) in names, _outcome(key) in names)
 
 
-def put_of(manifest: Manifest) -> Put:
-    """Return the put of a job's manifest; `ObjectExists` where one is stored."""
+def put_manifest(objects: ObjectStore, manifest: Manifest) -> None:
+    """Store a job's manifest; raise `ObjectExists` where one is stored."""
     key = _request(manifest.submission.key)
-    return Put(key, manifest.to_bytes(), content_type="application/json", if_absent=True)
+    objects.put_bytes(key, manifest.to_bytes(), content_type="application/json", if_absent=True)
 
 
 def get_manifest(objects: ObjectStore, key: JobKey) -> Manifest:

@@ -35,11 +35,9 @@ from penstock.storage.objects.base import (
     Fetched,
     ObjectInfo,
     PresignedPut,
-    Put,
     StoredPart,
     content_disposition,
     new_file,
-    put_one,
 )
 from penstock.storage.objects.credentials import credentials_sought
 
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
 PART_BYTES = 16 << 20
 MAX_PARTS = 10_000
 PARTS_AT_A_TIME = 4
-PUTS_AT_A_TIME = 16
 CONNECT_S = 3
 READ_S = 30
 TRIES = 3
@@ -132,13 +129,6 @@ class S3Store:
                 Bucket=self.bucket, Key=self.prefix + key, Body=data, ContentType=content_type, **condition
             )
             return _put_info(key, len(data), content_type, answer)
-
-    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
-        """Store objects beside each other."""
-        if len(puts) < 2:
-            return [put_one(self, put) for put in puts]
-        with ThreadPoolExecutor(min(PUTS_AT_A_TIME, len(puts)), thread_name_prefix="s3-put") as pool:
-            return list(pool.map(lambda put: put_one(self, put), puts))
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file."""
