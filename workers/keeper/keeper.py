@@ -19,6 +19,8 @@ from penstock.drop_rules import require_own_outputs
 from penstock.errors import JobStoreError, PenstockError, RecordTooNew
 from penstock.formats import RUNS
 from penstock.intake.guard import GuardedClient
+from penstock.job_spans import spans_of
+from penstock.jobs import JobKey
 from penstock.log import configure
 from penstock.queue import HintSender
 from penstock.signals import POLL_EVERY_S, Signals
@@ -29,13 +31,13 @@ from penstock.storage.journal.stored_models import StoredModels, store_checks
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis import catalogues, queues, records
+from penstock.storage.redis.ended_jobs import ended_jobs
 from penstock.storage.sqs import open_queue
-from penstock.telemetry import open_spans
+from penstock.telemetry import Spans, open_spans
 from penstock.workers.keeper.batch_completion import Completion
 from penstock.workers.keeper.batch_expansion import Expansion
 from penstock.workers.keeper.drop_watch import DropWatch, QueueReader
 from penstock.workers.keeper.drops import open_drops
-from penstock.workers.keeper.job_traces import JobTraces
 from penstock.workers.keeper.purge import retire, retire_batches
 from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import delete_leftovers_when_due
@@ -99,7 +101,7 @@ class Keeper:
         self._ended = threading.Event()
 
     def run(self, *, stop_requested: Callable[[], bool] = lambda: False) -> None:
-        """Run the duties until `end` is called or `asked` returns True."""
+        """Run the duties until `end` is called or `stop_requested` returns True."""
         loops = [
             threading.Thread(target=self._loop, args=(duty,), name=duty.name, daemon=duty.waits)
             for duty in self._duties
@@ -154,6 +156,27 @@ class Keeper:
                 log.warning("duty.postponed", duty=duty.name, code=error.code, detail=error.detail)
             except Exception:  # a failed duty must be tried again; its thread must not end
                 log.exception("duty.failed", duty=duty.name)
+
+
+class JobTraces:
+    """Exports the spans of each ended job: once, or again with the same ids if a keeper died in between.
+
+    The keeper exports them, so that no worker waits for a collector.
+    """
+
+    def __init__(self, store: records.Runs, spans: Spans) -> None:
+        self._store = store
+        self._spans = spans
+        self._done: tuple[JobKey, ...] = ()
+
+    def step(self) -> bool:
+        """Export the spans of some jobs; return True if there are more."""
+        jobs, more = self._store.run(ended_jobs(self._done))
+        for job in jobs:
+            for span in spans_of(job):
+                self._spans.send(span)
+        self._done = tuple(job.key for job in jobs)
+        return more or bool(jobs)
 
 
 def sweep(store: records.Runs, hints: HintSender) -> None:

@@ -13,7 +13,7 @@ from penstock.config import Settings
 from penstock.documents import first_issues, pointer
 from penstock.errors import InvalidRequest, MediaRefused, ModelNotServed, ModelUnavailable, NotReady, TensorsRefused
 from penstock.intake.addresses import check_url, is_web_url
-from penstock.intake.schemas import Schemas
+from penstock.intake.references import references
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, find, no_model, tensor_places
 from penstock.reports import Issue
@@ -33,7 +33,6 @@ _SIZES = {"maxLength": "characters", "maxItems": "items", "maxProperties": "fiel
 #: Characters of a value's text above which a message does not repeat the value.
 _VALUE_CHARS = 80
 _KINDS: Mapping[type, str] = {str: "text", list: "array", dict: "object"}
-_SCHEMAS = Schemas()
 _NOT_ALLOWED = "the service may not call this address; the operator can allow it as host:port (allowed_hosts)"
 
 
@@ -78,7 +77,7 @@ def servable(name: str, catalogue: Mapping[str, CatalogueEntry], job: str | None
         raise NotReady("no model is published: start a worker, or run `penstock models publish`", retry_after_s=5)
     entry = find(catalogue, name if job is None else model_for(catalogue, name, job))
     if entry is None:
-        raise ModelNotServed(_unknown([name], catalogue), errors=[Issue("/model", "there is no such model")])
+        raise ModelNotServed(no_model([name], catalogue), errors=[Issue("/model", "there is no such model")])
     if entry.problem in (CHECKING, FETCHING):
         raise NotReady(f"{entry.name} is not ready yet: {entry.problem}", retry_after_s=2)
     if entry.problem is not None:
@@ -102,28 +101,38 @@ def names_of(
     issues = [Issue(f"/models/{n}", "there is no such model") for n, name in enumerate(wanted) if found[name] is None]
     if issues:
         unknown = [name for name in wanted if found[name] is None]
-        raise ModelNotServed(_unknown(unknown[:MAX_ISSUES], catalogue), errors=issues[:MAX_ISSUES])
+        raise ModelNotServed(no_model(unknown[:MAX_ISSUES], catalogue), errors=issues[:MAX_ISSUES])
     return tuple(dict.fromkeys(name for name in found.values() if name is not None))
-
-
-def _unknown(names: Sequence[str], catalogue: Mapping[str, CatalogueEntry]) -> str:
-    return no_model(names, catalogue)
 
 
 def check_input(entry: CatalogueEntry, value: Mapping[str, Any]) -> None:
     """Raise `InvalidRequest` with a pointer for each place where the input violates the model's schema."""
-    if _SCHEMAS.surely_allows(entry.input_schema, value):
-        return
     found = Draft202012Validator(entry.input_schema).iter_errors(value)
     issues = first_issues((issue for error in found for issue in _issues(error)), MAX_ISSUES)
     if issues:
         raise InvalidRequest(f"the input does not fit {entry.name}", errors=issues)
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The parts of a valid input that need further checks."""
+
+    #: JSON pointers of raw tensors.
+    tensors: Sequence[str]
+    #: Each medium's JSON pointer and reference.
+    media: Sequence[tuple[str, str]]
+
+
+def examine(entry: CatalogueEntry, value: Mapping[str, Any]) -> Findings:
+    """Return the findings in an input; raise `InvalidRequest` for one that violates the schema or names many media."""
+    check_input(entry, value)
+    return Findings(_tensors(entry.input_schema, value), references(entry, value))
+
+
 def check_tensors(schema: Mapping[str, Any], value: Mapping[str, Any], *, tenant: str, settings: Settings) -> None:
     """Raise `TensorsRefused` if an input has raw tensors and its tenant may not send any."""
     if not settings.takes_tensors(tenant):
-        refuse_tensors(list(dict.fromkeys(tensor_places(schema, value))), tenant=tenant, settings=settings)
+        refuse_tensors(_tensors(schema, value), tenant=tenant, settings=settings)
 
 
 def refuse_tensors(places: Sequence[str], *, tenant: str, settings: Settings) -> None:
@@ -133,6 +142,10 @@ def refuse_tensors(places: Sequence[str], *, tenant: str, settings: Settings) ->
             f"tenant {tenant!r} may not send raw tensors; the operator can allow it (raw_tensors)",
             errors=[Issue(f"/input{place}", "is a raw tensor") for place in places[:MAX_ISSUES]],
         )
+
+
+def _tensors(schema: Mapping[str, Any], value: Mapping[str, Any]) -> Sequence[str]:
+    return tuple(dict.fromkeys(tensor_places(schema, value)))
 
 
 def _issues(error: ValidationError) -> Iterator[Issue]:
