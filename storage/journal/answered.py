@@ -8,7 +8,6 @@ when Redis is lost is sent again: a delivery comes at least once.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import uuid
@@ -16,12 +15,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.errors import ObjectNotFound
 from penstock.formats import WRITES
-from penstock.storage.journal.manifests import LIMIT_BYTES
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.deliveries import note_answered
-from penstock.storage.redis.fields import dump
 from penstock.storage.redis.scripts import Runs
 
 #: Marks of one object.
@@ -74,9 +71,8 @@ class Answered:
 
     def _write(self, tenant: str, ids: Sequence[str]) -> None:
         sheet = self._sheet(tenant)
-        body = dump({"version": WRITES, "ids": [*sheet.ids, *ids]}).encode()
         place = f"tenants/{tenant}/answered/{sheet.name}.json"
-        self._objects.put_bytes(place, body, content_type="application/json")
+        put_json(self._objects, place, {"version": WRITES, "ids": [*sheet.ids, *ids]})
         sheet.ids += ids
         with self._lock:
             del self._new[tenant][: len(ids)]
@@ -98,9 +94,6 @@ def answered_in(object_key: str) -> str | None:
 def load(store: Runs, objects: ObjectStore, object_key: str) -> None:
     """Note the marks of an object in Redis: deliveries that are made again there count as delivered."""
     tenant = answered_in(object_key)
-    try:
-        ids: list[str] = json.loads(objects.get_bytes(object_key, limit_bytes=LIMIT_BYTES))["ids"]
-    except ObjectNotFound:
-        return
+    ids: list[str] = (read_json(objects, object_key) or {"ids": []})["ids"]
     for first in range(0, len(ids), AT_ONCE):
         store.run(note_answered(str(tenant), ids[first : first + AT_ONCE]))

@@ -9,19 +9,16 @@ describes it. A worker stores it before the outcome that names it. It stays unti
 
 from __future__ import annotations
 
-import json
 import time
 from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from threading import Lock
 from typing import Any
 
 from penstock.digests import digest
-from penstock.errors import ObjectNotFound
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis.fields import dump
 
 #: Seconds after which a process stores a description again: the tenant may have been erased meanwhile.
 STORED_AGAIN_S = 3600.0
@@ -43,13 +40,12 @@ class Environments:
 
     def keep(self, objects: ObjectStore, tenant: str, described: Mapping[str, Any]) -> str:
         """Store an environment unless this was done a short while ago; return its digest, 16 letters and digits."""
-        text = dump(described)
-        name = _name(text)
+        name = b32encode(digest("environment", described)[:_BYTES]).decode().lower()
         key = _key(tenant, name)
         with self._lock:
             known = self._known.get(key)
         if known is None or self._clock() - known[1] > STORED_AGAIN_S:
-            objects.put_bytes(key, text.encode(), content_type="application/json")
+            put_json(objects, key, described)
             self._remember(key, described)
         return name
 
@@ -64,11 +60,9 @@ class Environments:
         if (known := self.known(tenant, name)) is not None:
             return known
         key = _key(tenant, name)
-        try:
-            described: Mapping[str, Any] = json.loads(objects.get_bytes(key, limit_bytes=_LIMIT_BYTES))
-        except ObjectNotFound:
-            return None
-        self._remember(key, described)
+        described: Mapping[str, Any] | None = read_json(objects, key, limit_bytes=_LIMIT_BYTES)
+        if described is not None:
+            self._remember(key, described)
         return described
 
     def _remember(self, key: str, described: Mapping[str, Any]) -> None:
@@ -77,12 +71,6 @@ class Environments:
             self._known.move_to_end(key)
             while len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
-
-
-@lru_cache(_MAX_KNOWN)
-def _name(text: str) -> str:
-    """Return the digest of a description in JSON, which most jobs share with the job before."""
-    return b32encode(digest("environment", json.loads(text))[:_BYTES]).decode().lower()
 
 
 def _key(tenant: str, name: str) -> str:

@@ -8,7 +8,6 @@ last `_MAX_EARLIER` are kept in it. The object lies outside a tenant's prefix, b
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,9 +15,10 @@ from typing import Any
 
 import structlog
 
-from penstock.errors import MediaTooLarge, ObjectNotFound
+from penstock.errors import MediaTooLarge
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.models import CatalogueEntry, find
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 
 _PREFIX = "promotions/"
@@ -144,7 +144,7 @@ def put_promotion(store: ObjectStore, promotion: Promotion) -> None:
         "version": WRITES, "owner": promotion.owner, "shares": dict(promotion.shares),
         "earlier": [dict(shares) for shares in promotion.earlier],
     }  # fmt: skip
-    store.put_bytes(_key(promotion.alias), json.dumps(document).encode(), content_type="application/json")
+    put_json(store, _key(promotion.alias), document)
 
 
 def remove_promotion(store: ObjectStore, alias: str) -> None:
@@ -164,10 +164,9 @@ def _all(store: ObjectStore, before: Mapping[str, Promotion]) -> Iterator[Promot
             yield before[alias]
             continue
         try:
-            found = _of(alias, json.loads(store.get_bytes(info.key, limit_bytes=_LIMIT_BYTES)))
-            yield replace(found, etag=info.etag)
-        except ObjectNotFound:
-            continue
+            document = read_json(store, info.key, limit_bytes=_LIMIT_BYTES)
+            if document is not None:
+                yield replace(_of(alias, document), etag=info.etag)
         except (ValueError, KeyError, TypeError, AttributeError, MediaTooLarge) as error:
             log.warning("promotion.skipped", key=info.key, error=type(error).__name__)
 

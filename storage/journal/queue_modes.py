@@ -6,17 +6,13 @@ that started anew and may have older data, gets the stored modes before its own 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-
-from penstock.errors import ObjectNotFound, RedisUnavailable
+from penstock.errors import RedisUnavailable
 from penstock.formats import WRITES
 from penstock.jobs import QueueMode
 from penstock.storage.journal.journal import Flow, Journal
-from penstock.storage.journal.manifests import LIMIT_BYTES
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import queues
-from penstock.storage.redis.fields import dump
 from penstock.storage.redis.scripts import Runs
 
 #: The object with the queues that are not open.
@@ -63,19 +59,11 @@ def _store() -> Flow[bool]:
     modes: dict[str, str] | None = yield queues.modes()
     if modes is None:
         return False
-    put = _dumped(modes)
-    yield lambda objects: objects.put_bytes(KEY, put, content_type="application/json")
+    yield lambda objects: put_json(objects, KEY, {"version": WRITES, "modes": modes})
     return bool((yield queues.modes()) == modes)
-
-
-def _dumped(modes: Mapping[str, str]) -> bytes:
-    return dump({"version": WRITES, "modes": modes}).encode()
 
 
 def _read(objects: ObjectStore) -> dict[str, str] | None:
     """Return the stored modes; None where none were ever stored."""
-    try:
-        found: dict[str, str] = json.loads(objects.get_bytes(KEY, limit_bytes=LIMIT_BYTES))["modes"]
-    except ObjectNotFound:
-        return None
-    return found
+    found: dict[str, dict[str, str]] | None = read_json(objects, KEY)
+    return None if found is None else found["modes"]

@@ -11,7 +11,6 @@ tenants share the models.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,9 +22,10 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from penstock.errors import MediaTooLarge, ObjectNotFound
+from penstock.errors import MediaTooLarge
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.models import CatalogueEntry
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.journal.promotions import Promotion, ServedCatalogue, read_promotions, with_promotions
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis.catalogues import Known, is_settled
@@ -232,23 +232,22 @@ def _document(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def _put(store: ObjectStore, key: str, document: Mapping[str, Any]) -> None:
-    body = json.dumps({"version": WRITES, **document}).encode()
-    store.put_bytes(key, body, content_type="application/json")
+    put_json(store, key, {"version": WRITES, **document})
 
 
 def _read(store: ObjectStore, info: ObjectInfo) -> StoredModel | None:
     """Return an object; without an entry, and logged, where it is damaged or of a newer format; None if it is gone."""
     name = info.key.rpartition("/")[2].removesuffix(".json")
     try:
-        document = json.loads(store.get_bytes(info.key, limit_bytes=_LIMIT_BYTES))
+        document = read_json(store, info.key, limit_bytes=_LIMIT_BYTES)
+        if document is None:
+            return None
         if not is_readable(version_of(document)):
             log.warning("stored_model.skipped", key=info.key, version=version_of(document))
             return StoredModel(name, info.etag, info.modified_s, None)
         gone = document.get("withdrawn") is True
         entry = None if gone else CatalogueEntry.model_validate(document["entry"], extra="ignore")
         return StoredModel(name, info.etag, info.modified_s, entry, str(document.get("owner", "")), gone)
-    except ObjectNotFound:
-        return None
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError, MediaTooLarge) as error:
         log.warning("stored_model.skipped", key=info.key, error=type(error).__name__)
         return StoredModel(name, info.etag, info.modified_s, None)

@@ -30,7 +30,8 @@ from typing import Any
 from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.jobs import JobKey
-from penstock.storage.journal.manifests import LIMIT_BYTES, delete_objects_of
+from penstock.storage.journal.json_objects import LIMIT_BYTES
+from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records, usage
 from penstock.storage.redis.fields import dump

@@ -44,7 +44,7 @@ from penstock.storage.objects.credentials import credentials_sought
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, MultipartUploadTypeDef
 
 #: Part size of multipart uploads: larger files are uploaded in parts, several at a time.
 PART_BYTES = 16 << 20
@@ -274,10 +274,8 @@ class S3Store:
 
     def abort_multiparts(self, prefix: str) -> int:
         """Abort the multipart uploads to all keys under a prefix."""
-        pages = self._client.get_paginator("list_multipart_uploads")
         with _translated(prefix):
-            listed = pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix)
-            found = [upload for page in listed for upload in page.get("Uploads", ())]
+            found = self._listed_uploads(prefix)
             for upload in found:
                 self._abort(upload["Key"], upload["UploadId"])
         return len(found)
@@ -296,15 +294,12 @@ class S3Store:
 
     def sweep(self, *, older_than_s: float) -> int:
         """Abort the multipart uploads of dead writers."""
-        count = 0
-        pages = self._client.get_paginator("list_multipart_uploads")
+        before_s = time.time() - older_than_s
         with _translated(""):
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix):
-                for upload in page.get("Uploads", ()):
-                    if time.time() - upload["Initiated"].timestamp() >= older_than_s:
-                        self._abort(upload["Key"], upload["UploadId"])
-                        count += 1
-        return count
+            found = [each for each in self._listed_uploads("") if each["Initiated"].timestamp() <= before_s]
+            for upload in found:
+                self._abort(upload["Key"], upload["UploadId"])
+        return len(found)
 
     def _upload(self, key: str) -> Any:
         uploads = self._uploads(key)
@@ -314,10 +309,14 @@ class S3Store:
 
     def _uploads(self, key: str) -> Sequence[str]:
         """Return the ids of the multipart uploads to a key, oldest first: clients that began at once share one."""
-        pages = self._client.get_paginator("list_multipart_uploads")
-        found = [u for p in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + key) for u in p.get("Uploads", ())]
-        ours = [upload for upload in found if upload["Key"] == self.prefix + key]
+        ours = [upload for upload in self._listed_uploads(key) if upload["Key"] == self.prefix + key]
         return [u["UploadId"] for u in sorted(ours, key=lambda u: (u["Initiated"], u["UploadId"]))]
+
+    def _listed_uploads(self, prefix: str) -> Sequence[MultipartUploadTypeDef]:
+        """Return the multipart uploads to keys that begin with the prefix."""
+        pages = self._client.get_paginator("list_multipart_uploads")
+        listed = pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix)
+        return [upload for page in listed for upload in page.get("Uploads", ())]
 
     def _refuse_taken(self, key: str) -> None:
         with suppress(ObjectNotFound):
