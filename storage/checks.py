@@ -31,7 +31,7 @@ PATIENCE_S = 30
 #: Seconds between two log lines while a process waits for its Redis.
 WAIT_LOG_S = 10
 _RETRY_EVERY_S = 0.2
-#: Seconds between two looks at a Redis that loads its data.
+#: Seconds between two checks of a Redis that loads its data.
 _LOADED_EVERY_S = 1.0
 #: Free bytes of a disk below which a check is doubtful.
 LITTLE_BYTES = 10**9
@@ -135,7 +135,7 @@ def inspect_redis(url: str, *, patience_s: float = PATIENCE_S) -> tuple[Finding,
 
 
 def inspect_redis_access(url: str) -> Finding:
-    """Judge who reaches a server: on a network address it must demand a password. Errors as of `inspect_redis`."""
+    """Check that a server with a network address requires a password. Raises the errors of `inspect_redis`."""
     name, remedy = "redis access", "set a password (`requirepass` or an ACL) and put it into redis_url"
     try:
         anybody = without_credentials(url)
@@ -154,7 +154,7 @@ def inspect_redis_access(url: str) -> Finding:
 
 
 def inspect_redis_room(url: str) -> Finding:
-    """Check if a server accepts writes, and report its memory. Errors as of `inspect_redis`."""
+    """Check if a server accepts writes, and report its memory. Raises the errors of `inspect_redis`."""
     name, remedy = "redis room", "submissions are refused and workers claim nothing until it accepts writes"
     store = JobStore.open(url, timeout_s=5, tries=1)
     try:
@@ -189,9 +189,9 @@ def require_durable_redis(settings: Settings, *, patience_s: float = PATIENCE_S)
 
 
 def await_durable_redis(settings: Settings) -> None:
-    """Wait until the settings' Redis answers, with a log line every `WAIT_LOG_S`; then as `require_durable_redis`.
+    """Wait until the settings' Redis answers, with a log line every `WAIT_LOG_S`; then `require_durable_redis`.
 
-    A server that refuses the log-in is not waited for: that raises `RedisRefused`.
+    A server that refuses the credentials raises `RedisRefused` at once.
     """
     while True:
         try:

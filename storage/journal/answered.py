@@ -2,8 +2,8 @@
 
     tenants/T/answered/NAME.json    ids of deliveries that a receiver answered with 2xx
 
-A keeper writes the marks of some seconds together, and into the same object until that is full. What it has not written
-when Redis is lost is sent again: a delivery comes at least once.
+A keeper collects the marks of a few seconds and adds them to the tenant's current object, until that object is full.
+Deliveries that were not yet marked when Redis was lost are sent again: every delivery is sent at least once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.storage.redis.scripts import Runs
 
 #: Marks of one object.
 MARKS = 2_000
-#: Tenants whose latest object is still filled; the object of any other is left as it is.
+#: Tenants whose current object is kept in memory; beyond that, the oldest one is not filled further.
 FILLED = 256
 #: Marks that one script writes to Redis.
 AT_ONCE = 500
@@ -92,7 +92,7 @@ def answered_in(object_key: str) -> str | None:
 
 
 def load(store: Runs, objects: ObjectStore, object_key: str) -> None:
-    """Note the marks of an object in Redis: deliveries that are made again there count as delivered."""
+    """Write the marks of an object to Redis: restored deliveries with a mark count as delivered."""
     tenant = answered_in(object_key)
     ids: list[str] = (read_json(objects, object_key) or {"ids": []})["ids"]
     for first in range(0, len(ids), AT_ONCE):

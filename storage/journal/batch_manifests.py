@@ -75,14 +75,14 @@ def read_cursor(objects: ObjectStore, key: BatchKey) -> Cursor:
     return Cursor() if found is None else Cursor(**known(Cursor, found))
 
 
-def set_flag(objects: ObjectStore, key: BatchKey, what: str) -> None:
+def set_flag(objects: ObjectStore, key: BatchKey, flag: str) -> None:
     """Set the flag `cancel` or `deleted` of a batch."""
-    put_json(objects, _name(key, what), {"version": WRITES})
+    put_json(objects, _name(key, flag), {"version": WRITES})
 
 
-def has_flag(objects: ObjectStore, key: BatchKey, what: str) -> bool:
+def has_flag(objects: ObjectStore, key: BatchKey, flag: str) -> bool:
     """Return True where a flag is set."""
-    return _find(objects, _name(key, what)) is not None
+    return _find(objects, _name(key, flag)) is not None
 
 
 def put_invalid(objects: ObjectStore, key: BatchKey, first: int, last: int, found: Sequence[Invalid]) -> None:
@@ -112,8 +112,8 @@ def _manifest(found: Mapping[str, Any]) -> BatchManifest:
     return BatchManifest.from_json(found["manifest"], found.get("more", {}), version=version_of(found))
 
 
-def _name(key: BatchKey, what: str) -> str:
-    return f"{key.prefix}{what}.json"
+def _name(key: BatchKey, document: str) -> str:
+    return f"{key.prefix}{document}.json"
 
 
 def _put_once(objects: ObjectStore, name: str, value: Any) -> bool:

@@ -1,10 +1,11 @@
-"""Environments of a tenant's results: each a model, its software and machine, stored once under its digest.
+"""Environments of results: the model, software and machine that computed a result, stored once under their digest.
 
-Thousands of results are computed alike. So a job's record names its environment, in 16 characters, and the object
+Thousands of results have the same environment. So a job's record has only its digest, in 16 characters, and the object
 
     tenants/T/environments/DIGEST.json
 
-describes it. A worker stores it before the outcome that names it. It stays until the tenant is erased.
+describes the environment. A worker stores this object before the outcome that names the digest. The object stays until
+the tenant is erased.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from penstock.storage.objects.base import ObjectStore
 
 #: Seconds after which a process stores a description again: the tenant may have been erased meanwhile.
 STORED_AGAIN_S = 3600.0
-#: Descriptions that a process remembers, about 1 kB each.
+#: Descriptions in the cache of a process, about 1 kB each.
 _MAX_KNOWN = 1000
 _LIMIT_BYTES = 64 << 10
-#: Bytes of a digest: few, since each job has it, and more than enough for the environments of one tenant.
+#: Bytes of a digest: short, because each job has one; a tenant has few environments.
 _BYTES = 10
 
 
 class Environments:
-    """The environments of results. Remembers those that it stored or read; safe to use from many threads."""
+    """Stores and reads environments, with a cache. Safe to use from many threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,7 +40,7 @@ class Environments:
         self._known: OrderedDict[str, tuple[Mapping[str, Any], float]] = OrderedDict()
 
     def keep(self, objects: ObjectStore, tenant: str, described: Mapping[str, Any]) -> str:
-        """Store an environment unless this was done a short while ago; return its digest, 16 letters and digits."""
+        """Store an environment unless the cache has it; return its digest, 16 letters and digits."""
         name = b32encode(digest("environment", described)[:_BYTES]).decode().lower()
         key = _key(tenant, name)
         with self._lock:
@@ -50,13 +51,13 @@ class Environments:
         return name
 
     def known(self, tenant: str, name: str) -> Mapping[str, Any] | None:
-        """Return an environment that this process remembers; None for others."""
+        """Return an environment from the cache; None for others."""
         with self._lock:
             found = self._known.get(_key(tenant, name))
         return None if found is None else found[0]
 
     def read(self, objects: ObjectStore, tenant: str, name: str) -> Mapping[str, Any] | None:
-        """Return an environment; None where its object is not there. `ObjectStoreUnavailable` as it comes."""
+        """Return an environment; None if the tenant has no such object. Raises `ObjectStoreUnavailable`."""
         if (known := self.known(tenant, name)) is not None:
             return known
         key = _key(tenant, name)

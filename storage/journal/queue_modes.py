@@ -1,7 +1,7 @@
 """The modes of queues in the object store, where they outlive Redis: a paused queue stays paused after a recovery.
 
-A change of a mode is made in Redis, and is in the object store before it is answered. A server that was emptied, or
-that started anew and may have older data, gets the stored modes before its own are stored.
+A change is written to Redis and then to the object store, before the request is answered. A Redis that was emptied, or
+that was restarted and may have older data, gets the stored modes before any mode is stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.storage.redis.scripts import Runs
 
 #: The object with the queues that are not open.
 KEY = "queues.json"
-#: Times that the modes are stored while others change them, or while Redis starts anew.
+#: Tries to store the modes while other processes change them, or while Redis restarts.
 _TRIES = 10
 
 
@@ -32,15 +32,16 @@ def set_mode(queue: str, mode: QueueMode) -> Flow[None]:
 
 
 def restore() -> Flow[None]:
-    """Give the queues of a server that started anew or was emptied their stored modes, once in its run."""
+    """Restore the stored modes in a Redis that was restarted or emptied, once per run of the server."""
     if (yield queues.modes()) is None:
         yield queues.restore_modes((yield _read))
 
 
 def store_modes(store: Runs, objects: ObjectStore) -> bool:
-    """Store the modes that Redis has, unless it has not got the stored ones yet; return True where they changed.
+    """Store the modes of Redis if they differ from the stored ones; return True where they do.
 
-    Stores those that an older release has set, or an API process that died before it stored them.
+    Such modes were set by an older release, or by an API process that died before it stored them. Does nothing before
+    `restore` has run on a restarted Redis.
     """
     modes = store.run(queues.modes())
     if modes is None or modes == read_modes(objects):
@@ -55,7 +56,7 @@ def read_modes(objects: ObjectStore) -> dict[str, str]:
 
 
 def _store() -> Flow[bool]:
-    """Store the modes that Redis has; False where it has others now, or has started anew."""
+    """Store the modes of Redis; return False if they changed meanwhile, or if Redis was restarted."""
     modes: dict[str, str] | None = yield queues.modes()
     if modes is None:
         return False

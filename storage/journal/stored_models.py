@@ -2,7 +2,7 @@
 
 A model has at most two objects, each with one kind of writer, so that no put needs a condition:
 
-- `catalogue/published/MODEL.json`: what an operator published (`penstock models publish`), or that it was withdrawn;
+- `catalogue/published/MODEL.json`: the entry that an operator published or withdrew (`penstock models publish`);
 - `catalogue/checked/MODEL.json`: the last check of a worker, put and deleted by the active keeper.
 
 Of the two the later one counts, by the object store's own times. They lie outside a tenant's prefix, because all
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """One object: the entry of a model, or the note that it was withdrawn."""
+    """One object: the entry of a model, or the mark that an operator withdrew the model."""
 
     name: str
     etag: str
@@ -77,16 +77,16 @@ class StoredCatalogue:
 
         It is the later of the published entry and the check; where both have the same time, the published one.
         """
-        told, seen = self.published.get(name), self.checked.get(name)
-        if told is None or (told.entry is None and not told.withdrawn):
-            found = seen
-        elif seen is None or seen.entry is None or told.modified_s >= seen.modified_s:
-            found = told
+        published, checked = self.published.get(name), self.checked.get(name)
+        if published is None or (published.entry is None and not published.withdrawn):
+            found = checked
+        elif checked is None or checked.entry is None or published.modified_s >= checked.modified_s:
+            found = published
         else:
-            found = seen
+            found = checked
         if found is None or found.entry is None:
             return None
-        known = found is seen or (seen is not None and _passed(seen.entry, found.entry))
+        known = found is checked or (checked is not None and _passed(checked.entry, found.entry))
         return found.entry.model_copy(update={"ready": False, "note": UNSERVED if known else UNCHECKED})
 
     def has(self, name: str) -> bool:
@@ -95,8 +95,8 @@ class StoredCatalogue:
 
     def withdrawn(self, name: str) -> bool:
         """Return True for a model that was withdrawn and not checked or published again since."""
-        told = self.published.get(name)
-        return told is not None and told.withdrawn and self.entry(name) is None
+        published = self.published.get(name)
+        return published is not None and published.withdrawn and self.entry(name) is None
 
 
 EMPTY = StoredCatalogue({}, {})
@@ -150,15 +150,15 @@ def store_checks(store: ObjectStore, known: Known, left: Iterable[str], stored: 
     """
     changed = 0
     for name in known.living:
-        told = stored.published.get(name)
-        if not is_settled(name, known) or (told is not None and told.withdrawn):
+        published = stored.published.get(name)
+        if not is_settled(name, known) or (published is not None and published.withdrawn):
             continue
         entry, before = known.entries[name], stored.checked.get(name)
         if (
             before is None
             or before.entry is None
             or _document(before.entry) != _document(entry)
-            or _fails(entry, before, told)
+            or _fails(entry, before, published)
         ):
             _put(store, f"{CHECKED}{name}.json", {"owner": "worker", "entry": _document(entry)})
             changed += 1
@@ -216,11 +216,11 @@ class StoredModels:
             return self.latest
 
 
-def _fails(entry: CatalogueEntry, before: StoredModel, told: StoredModel | None) -> bool:
-    """Return True for a problem that is as old as the published entry of its revision, which would count instead."""
-    if entry.problem is None or told is None or told.entry is None or told.entry.revision != entry.revision:
+def _fails(entry: CatalogueEntry, before: StoredModel, published: StoredModel | None) -> bool:
+    """Return True for a problem whose stored check is older than the published entry of the same revision."""
+    if entry.problem is None or published is None or published.entry is None:
         return False
-    return told.modified_s >= before.modified_s
+    return published.entry.revision == entry.revision and published.modified_s >= before.modified_s
 
 
 def _passed(check: CatalogueEntry | None, entry: CatalogueEntry) -> bool:

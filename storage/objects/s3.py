@@ -64,8 +64,8 @@ _CONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412
 def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client:
     """Return a client with short timeouts; safe to share between threads.
 
-    With `checksums`, uploads have those of the settings; without, only those that the protocol demands: a presigned
-    link cannot know those of its body.
+    With `checksums`, uploads have the checksums of the settings; without, only those that the protocol requires: a
+    presigned link cannot contain the checksum of its future body.
     """
     config = Config(
         signature_version="s3v4",
@@ -214,9 +214,9 @@ class S3Store:
     def presign_get(self, key: str, *, filename: str, expires_s: int) -> str:
         """Return a link to the store itself."""
         disposition = content_disposition(filename)
-        what = {"Bucket": self.bucket, "Key": self.prefix + key, "ResponseContentDisposition": disposition}
+        params = {"Bucket": self.bucket, "Key": self.prefix + key, "ResponseContentDisposition": disposition}
         with _translated(key):
-            return self._presigner.generate_presigned_url("get_object", Params=what, ExpiresIn=expires_s)
+            return self._presigner.generate_presigned_url("get_object", Params=params, ExpiresIn=expires_s)
 
     def presign_put(self, key: str, *, content_type: str, size_bytes: int, expires_s: int) -> PresignedPut:
         """Return a link to the store itself; its signature covers size, type and `If-None-Match: *`.
@@ -224,7 +224,7 @@ class S3Store:
         The store answers 412 where the key is taken, also to a repeat after a lost answer. On a server that ignores the
         condition, a second upload replaces the first until the link expires, even if a job already names the object.
         """
-        what = {
+        params = {
             "Bucket": self.bucket,
             "Key": self.prefix + key,
             "ContentType": content_type,
@@ -232,7 +232,7 @@ class S3Store:
             **_if_absent(True),
         }
         with _translated(key):
-            url = self._presigner.generate_presigned_url("put_object", Params=what, ExpiresIn=expires_s)
+            url = self._presigner.generate_presigned_url("put_object", Params=params, ExpiresIn=expires_s)
         headers = {"Content-Type": content_type, "Content-Length": str(size_bytes), "If-None-Match": "*"}
         return PresignedPut(url, expires_s, headers=headers)
 
@@ -247,8 +247,8 @@ class S3Store:
     def presign_part(self, key: str, number: int, *, size_bytes: int, expires_s: int) -> PresignedPut:
         """Return a link to the store itself; its signature covers the size."""
         with _translated(key):
-            what = {**self._upload(key), "PartNumber": number, "ContentLength": size_bytes}
-            url = self._presigner.generate_presigned_url("upload_part", Params=what, ExpiresIn=expires_s)
+            params = {**self._upload(key), "PartNumber": number, "ContentLength": size_bytes}
+            url = self._presigner.generate_presigned_url("upload_part", Params=params, ExpiresIn=expires_s)
         return PresignedPut(url, expires_s, headers={"Content-Length": str(size_bytes)})
 
     def parts(self, key: str) -> Sequence[StoredPart]:

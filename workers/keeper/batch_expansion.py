@@ -87,7 +87,7 @@ class Expansion:
         return StoredModels(self.objects)
 
     def step(self) -> None:
-        """Expand one window of each open batch in outcome, until no batch can continue or the step is over."""
+        """Expand one window of each open batch in turn, until no batch can continue or the step is over."""
         ends, stuck = time.monotonic() + STEP_S, set[BatchKey]()
         with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="expand") as pool:
             while keys := [key for key in self.store.run(batches.open_batches()) if key not in stuck]:
@@ -111,7 +111,7 @@ class Expansion:
             batch = both_stores.run(batch_journal.read(key))
         except BatchGone:
             return False
-        except UnknownBatch:  # neither store holds more of it than its name
+        except UnknownBatch:  # both stores have nothing but its name
             self.store.run(batches.forget(key, purged=False))
             return False
         if batch.manifest.version > RUNS:

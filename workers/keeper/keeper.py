@@ -1,7 +1,7 @@
-"""The keeper: duties that run by time, webhooks, buckets and batches. Several may run; a lease makes one active.
+"""The keeper: periodic duties, webhooks, buckets and batches. Several keepers may run; a lease makes one active.
 
-Each duty is a loop of its own, so that a slow duty delays no other. No duty keeps state in memory that it cannot lose:
-a keeper may die at any moment.
+Each duty runs in its own thread, so that a slow duty delays no other. A keeper may die at any moment: no duty needs
+its state in memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HINTS_EVERY_S = 2.0
 DELIVER_EVERY_S = 0.5
 ANSWERED_EVERY_S = 2.0
 RETIRE_EVERY_S = 10.0
-#: Seconds between two looks for the time of the latest deletion of leftovers, which restarts of keepers leave as it is.
+#: Seconds between two checks if the hourly deletion of leftovers is due. Redis keeps its time, also over restarts.
 TIDY_EVERY_S = 60.0
 #: Webhook endpoints settled at once, at most.
 CHANGES = 500
@@ -75,12 +75,11 @@ class Duty:
     every_s: float
     #: One bounded step. It is repeated at once while it returns True: more is due.
     act: Callable[[], object]
-    #: Runs also while another keeper is active. For actions that any number of keepers may do at once: a dead keeper's
-    #: lease, which lasts `LEASE_S`, then delays no lost job.
+    #: Runs also while another keeper is active: for actions that any number of keepers may repeat. The lease of a dead
+    #: keeper, which lasts `LEASE_S`, then delays no lost job.
     always: bool = False
-    #: The action waits for an event elsewhere. `every_s` counts from its begin, so that it is repeated at once after a
-    #: wait, and with a pause if it did not wait; after an error it counts from its end. At the end the keeper does not
-    #: wait for the action.
+    #: The action itself waits for an event, for example in a long poll. `every_s` then counts from the start of the
+    #: action, after an error from its end. The keeper does not wait for such an action when it stops.
     waits: bool = False
 
     def pause_s(self, *, more: bool, took_s: float) -> float:

@@ -79,15 +79,15 @@ def _rows(folder: Path) -> None:
 
 def _scene(folder: Path) -> None:
     """Write a weighted sum of six bands over 3 x 3 pixels: `pixels` (batch, 6, h, w) to `values` (batch, 1, h, w)."""
-    taken, given = ("pixels", ("batch", 6, "h", "w")), ("values", ("batch", 1, "h", "w"))
-    _graph(folder, "Conv", taken, given, {"w": (1, 6, 3, 3), "b": (1,)}, pads=[1, 1, 1, 1])
+    inputs, outputs = ("pixels", ("batch", 6, "h", "w")), ("values", ("batch", 1, "h", "w"))
+    _graph(folder, "Conv", inputs, outputs, {"w": (1, 6, 3, 3), "b": (1,)}, pads=[1, 1, 1, 1])
 
 
 def _graph(
     folder: Path,
     operator: str,
-    taken: tuple[str, Sides],
-    given: tuple[str, Sides],
+    inputs: tuple[str, Sides],
+    outputs: tuple[str, Sides],
     weights: Mapping[str, Sides],
     **attributes: Any,
 ) -> None:
@@ -96,9 +96,9 @@ def _graph(
     random, made = numpy.random.default_rng(1), onnx.helper
     arrays = {name: random.normal(size=shape).astype("float32") for name, shape in weights.items()}
     graph = made.make_graph(
-        [made.make_node(operator, [taken[0], *arrays], [given[0]], **attributes)], folder.name,
-        [made.make_tensor_value_info(taken[0], onnx.TensorProto.FLOAT, taken[1])],
-        [made.make_tensor_value_info(given[0], onnx.TensorProto.FLOAT, given[1])],
+        [made.make_node(operator, [inputs[0], *arrays], [outputs[0]], **attributes)], folder.name,
+        [made.make_tensor_value_info(inputs[0], onnx.TensorProto.FLOAT, inputs[1])],
+        [made.make_tensor_value_info(outputs[0], onnx.TensorProto.FLOAT, outputs[1])],
         initializer=[onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )  # fmt: skip
     versions = [made.make_opsetid("", _OPSET)]
