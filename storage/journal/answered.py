@@ -32,7 +32,7 @@ _PLACE = re.compile(r"tenants/(?P<tenant>[^/]+)/answered/[^/]+\.json")
 
 
 @dataclass(slots=True)
-class _Sheet:
+class _Marks:
     """An object that is being filled."""
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -45,7 +45,7 @@ class Answered:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._new: dict[str, list[str]] = defaultdict(list)
-        self._sheets: dict[str, _Sheet] = {}
+        self._current: dict[str, _Marks] = {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()
 
@@ -61,7 +61,7 @@ class Answered:
             with self._lock:
                 tenants = list(self._new)
             for tenant in tenants:
-                while ids := self._new[tenant][: MARKS - len(self._sheet(tenant).ids)]:
+                while ids := self._new[tenant][: MARKS - len(self._marks_of(tenant).ids)]:
                     self._write(tenant, ids)
                     written += len(ids)
                 with self._lock:
@@ -70,19 +70,19 @@ class Answered:
         return written
 
     def _write(self, tenant: str, ids: Sequence[str]) -> None:
-        sheet = self._sheet(tenant)
-        place = f"tenants/{tenant}/answered/{sheet.name}.json"
-        put_json(self._objects, place, {"version": WRITES, "ids": [*sheet.ids, *ids]})
-        sheet.ids += ids
+        marks = self._marks_of(tenant)
+        place = f"tenants/{tenant}/answered/{marks.name}.json"
+        put_json(self._objects, place, {"version": WRITES, "ids": [*marks.ids, *ids]})
+        marks.ids += ids
         with self._lock:
             del self._new[tenant][: len(ids)]
-        if len(sheet.ids) >= MARKS:
-            del self._sheets[tenant]
+        if len(marks.ids) >= MARKS:
+            del self._current[tenant]
 
-    def _sheet(self, tenant: str) -> _Sheet:
-        while tenant not in self._sheets and len(self._sheets) >= FILLED:
-            del self._sheets[next(iter(self._sheets))]
-        return self._sheets.setdefault(tenant, _Sheet())
+    def _marks_of(self, tenant: str) -> _Marks:
+        while tenant not in self._current and len(self._current) >= FILLED:
+            del self._current[next(iter(self._current))]
+        return self._current.setdefault(tenant, _Marks())
 
 
 def answered_in(object_key: str) -> str | None:

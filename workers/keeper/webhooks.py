@@ -62,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryVerdict:
-    """The outcome of a try for its delivery."""
+    """The consequence of a try: the new state of its delivery, and the delay of the next try."""
 
     outcome: Delivery
     delay_s: float = 0.0
