@@ -26,7 +26,6 @@ from penstock.config import Settings
 from penstock.errors import ObjectStoreUnavailable
 from penstock.jobs import Job
 from penstock.storage.journal.environments import Environments
-from penstock.storage.journal.grouped_puts import GroupedPuts
 from penstock.storage.journal.journal import AsyncJournal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.records import AsyncJobStore, QueueLimits
@@ -92,8 +91,6 @@ class Services:
     models: ModelCatalogue
     #: None in open mode.
     keys: KeyRing | None = None
-    #: Puts the requests of jobs in groups.
-    puts: GroupedPuts = field(default_factory=GroupedPuts)
     #: Knows what computed results.
     environments: Environments = field(default_factory=Environments)
 
@@ -105,7 +102,7 @@ class Services:
     @property
     def journal(self) -> AsyncJournal:
         """The journal: operations that involve both stores, such as submit, cancel and read."""
-        return AsyncJournal(self.jobs, self.objects, self.puts)
+        return AsyncJournal(self.jobs, self.objects)
 
     @property
     def store_is_local(self) -> bool:

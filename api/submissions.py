@@ -13,8 +13,15 @@ from penstock.api.media import check_media
 from penstock.api.services import Services
 from penstock.documents import is_small_value
 from penstock.errors import InputError, ModelUnavailable, NotReady, PenstockError, RequestError
-from penstock.intake.inputs import Findings, examine
-from penstock.intake.submissions import Origin, check_webhook, refuse_tensors, servable, submission_to
+from penstock.intake.submissions import (
+    Findings,
+    Origin,
+    check_webhook,
+    examine,
+    refuse_tensors,
+    servable,
+    submission_to,
+)
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, media_by_range
 from penstock.requests import JobRequest

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import redis
 import structlog
 from redis.backoff import ConstantBackoff
@@ -31,12 +33,18 @@ PATIENCE_S = 30
 #: Seconds between two log lines while a process waits for its Redis.
 WAIT_LOG_S = 10
 _RETRY_EVERY_S = 0.2
-#: Seconds between two looks at a Redis that loads its data.
+#: Seconds between two checks of a Redis that loads its data.
 _LOADED_EVERY_S = 1.0
 #: Free bytes of a disk below which a check is doubtful.
 LITTLE_BYTES = 10**9
 #: Used share of a server's memory above which a check is doubtful.
 FULL_SHARE = 0.9
+#: Seconds that the object store has to answer a preflight request.
+_BROWSER_S = 5.0
+_CORS_REMEDY = "allow GET and PUT from this origin in the bucket's CORS rules (docs/howto/look-at-results.md)"
+_BROWSER_KEY = "checks/browser-access"
+#: Header of an uploaded part of a large file.
+_PART_HEADER = "content-md5"
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +143,7 @@ def inspect_redis(url: str, *, patience_s: float = PATIENCE_S) -> tuple[Finding,
 
 
 def inspect_redis_access(url: str) -> Finding:
-    """Judge who reaches a server: on a network address it must demand a password. Errors as of `inspect_redis`."""
+    """Check that a server with a network address requires a password. Raises the errors of `inspect_redis`."""
     name, remedy = "redis access", "set a password (`requirepass` or an ACL) and put it into redis_url"
     try:
         anybody = without_credentials(url)
@@ -154,7 +162,7 @@ def inspect_redis_access(url: str) -> Finding:
 
 
 def inspect_redis_room(url: str) -> Finding:
-    """Check if a server accepts writes, and report its memory. Errors as of `inspect_redis`."""
+    """Check if a server accepts writes, and report its memory. Raises the errors of `inspect_redis`."""
     name, remedy = "redis room", "submissions are refused and workers claim nothing until it accepts writes"
     store = JobStore.open(url, timeout_s=5, tries=1)
     try:
@@ -189,9 +197,9 @@ def require_durable_redis(settings: Settings, *, patience_s: float = PATIENCE_S)
 
 
 def await_durable_redis(settings: Settings) -> None:
-    """Wait until the settings' Redis answers, with a log line every `WAIT_LOG_S`; then as `require_durable_redis`.
+    """Wait until the settings' Redis answers, with a log line every `WAIT_LOG_S`; then `require_durable_redis`.
 
-    A server that refuses the log-in is not waited for: that raises `RedisRefused`.
+    A server that refuses the credentials raises `RedisRefused` at once.
     """
     while True:
         try:
@@ -230,6 +238,43 @@ def inspect_own_store(settings: Settings) -> Finding:
         return found
     detail = f"{found.detail}; it accepts uploads without checksums"
     return replace(found, detail=detail, remedy=f'set `{name} = "{without}"` under `s3`: the server refuses checksums')
+
+
+def inspect_browser_access(store: ObjectStore, base_url: str) -> Finding:
+    """Check that the bucket's CORS rules let the page read ranges and upload; the API works without these rules.
+
+    Browsers on the page follow signed links to the store. The check sends the preflight requests of a browser.
+    """
+    parts = urlsplit(base_url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    try:
+        refused = list(_refused_methods(store, origin))
+    except (PenstockError, httpx.HTTPError) as error:
+        return Finding(
+            "page", ok=True, detail=f"not checked: {type(error).__name__}", remedy=_CORS_REMEDY, unchecked=True
+        )
+    if not refused:
+        return Finding("page", ok=True, detail=f"browsers may read and write the store from {origin}")
+    detail = f"the store does not let browsers {' and '.join(refused)} from {origin}: the page shows no maps"
+    return Finding("page", ok=True, detail=detail, remedy=_CORS_REMEDY, doubtful=True)
+
+
+def _refused_methods(store: ObjectStore, origin: str) -> Iterator[str]:
+    get = store.presign_get(_BROWSER_KEY, filename="check", expires_s=60)
+    if not _allows(get, origin, "GET", "range"):
+        yield "read"
+    put = store.presign_put(_BROWSER_KEY, content_type="image/tiff", size_bytes=1, expires_s=60)
+    names = sorted({name.lower() for name in put.headers} - {"content-length"} | {_PART_HEADER})
+    if not _allows(put.url, origin, "PUT", ",".join(names)):
+        yield "write"
+
+
+def _allows(url: str, origin: str, method: str, headers: str) -> bool:
+    asked = {"Origin": origin, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
+    answer = httpx.options(url, headers=asked, timeout=_BROWSER_S, trust_env=False)
+    methods = {each.strip() for each in answer.headers.get("access-control-allow-methods", "").split(",")}
+    origins = (answer.headers.get("access-control-allow-origin"),)
+    return answer.is_success and (origin in origins or "*" in origins) and bool({method, "*"} & methods)
 
 
 def inspect_disk(name: str, folder: Path) -> Finding:

@@ -2,13 +2,12 @@
 
     tenants/T/answered/NAME.json    ids of deliveries that a receiver answered with 2xx
 
-A keeper writes the marks of some seconds together, and into the same object until that is full. What it has not written
-when Redis is lost is sent again: a delivery comes at least once.
+A keeper collects the marks of a few seconds and adds them to the tenant's current object, until that object is full.
+Deliveries that were not yet marked when Redis was lost are sent again: every delivery is sent at least once.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import uuid
@@ -16,17 +15,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.errors import ObjectNotFound
 from penstock.formats import WRITES
-from penstock.storage.journal.manifests import LIMIT_BYTES
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.deliveries import note_answered
-from penstock.storage.redis.fields import dump
 from penstock.storage.redis.scripts import Runs
 
 #: Marks of one object.
 MARKS = 2_000
-#: Tenants whose latest object is still filled; the object of any other is left as it is.
+#: Tenants whose current object is kept in memory; beyond that, the oldest one is not filled further.
 FILLED = 256
 #: Marks that one script writes to Redis.
 AT_ONCE = 500
@@ -35,7 +32,7 @@ _PLACE = re.compile(r"tenants/(?P<tenant>[^/]+)/answered/[^/]+\.json")
 
 
 @dataclass(slots=True)
-class _Sheet:
+class _Marks:
     """An object that is being filled."""
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -48,7 +45,7 @@ class Answered:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._new: dict[str, list[str]] = defaultdict(list)
-        self._sheets: dict[str, _Sheet] = {}
+        self._current: dict[str, _Marks] = {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()
 
@@ -64,7 +61,7 @@ class Answered:
             with self._lock:
                 tenants = list(self._new)
             for tenant in tenants:
-                while ids := self._new[tenant][: MARKS - len(self._sheet(tenant).ids)]:
+                while ids := self._new[tenant][: MARKS - len(self._marks_of(tenant).ids)]:
                     self._write(tenant, ids)
                     written += len(ids)
                 with self._lock:
@@ -73,20 +70,19 @@ class Answered:
         return written
 
     def _write(self, tenant: str, ids: Sequence[str]) -> None:
-        sheet = self._sheet(tenant)
-        body = dump({"version": WRITES, "ids": [*sheet.ids, *ids]}).encode()
-        place = f"tenants/{tenant}/answered/{sheet.name}.json"
-        self._objects.put_bytes(place, body, content_type="application/json")
-        sheet.ids += ids
+        marks = self._marks_of(tenant)
+        place = f"tenants/{tenant}/answered/{marks.name}.json"
+        put_json(self._objects, place, {"version": WRITES, "ids": [*marks.ids, *ids]})
+        marks.ids += ids
         with self._lock:
             del self._new[tenant][: len(ids)]
-        if len(sheet.ids) >= MARKS:
-            del self._sheets[tenant]
+        if len(marks.ids) >= MARKS:
+            del self._current[tenant]
 
-    def _sheet(self, tenant: str) -> _Sheet:
-        while tenant not in self._sheets and len(self._sheets) >= FILLED:
-            del self._sheets[next(iter(self._sheets))]
-        return self._sheets.setdefault(tenant, _Sheet())
+    def _marks_of(self, tenant: str) -> _Marks:
+        while tenant not in self._current and len(self._current) >= FILLED:
+            del self._current[next(iter(self._current))]
+        return self._current.setdefault(tenant, _Marks())
 
 
 def answered_in(object_key: str) -> str | None:
@@ -96,11 +92,8 @@ def answered_in(object_key: str) -> str | None:
 
 
 def load(store: Runs, objects: ObjectStore, object_key: str) -> None:
-    """Note the marks of an object in Redis: deliveries that are made again there count as delivered."""
+    """Write the marks of an object to Redis: restored deliveries with a mark count as delivered."""
     tenant = answered_in(object_key)
-    try:
-        ids: list[str] = json.loads(objects.get_bytes(object_key, limit_bytes=LIMIT_BYTES))["ids"]
-    except ObjectNotFound:
-        return
+    ids: list[str] = (read_json(objects, object_key) or {"ids": []})["ids"]
     for first in range(0, len(ids), AT_ONCE):
         store.run(note_answered(str(tenant), ids[first : first + AT_ONCE]))

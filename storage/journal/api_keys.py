@@ -5,12 +5,12 @@ Keys lie outside a tenant's prefix, because a key determines the tenant. So does
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock.api_keys import KeyRecord
-from penstock.errors import ObjectNotFound, ObjectStoreUnavailable
+from penstock.errors import ObjectStoreUnavailable
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 
 _LIMIT_BYTES = 10_000
@@ -19,21 +19,19 @@ _PREFIX = "keys/"
 
 def put_key(store: ObjectStore, record: KeyRecord) -> None:
     """Store a new key; `ObjectExists` if its id is taken."""
-    _put(store, record, if_absent=True)
+    put_json(store, _place(record.id), record.to_json(), if_absent=True)
 
 
 def read_key(store: ObjectStore, key_id: str) -> KeyRecord | None:
     """Return the record of a key; None for an unknown key."""
-    try:
-        return _read(store, _place(key_id))
-    except ObjectNotFound:
-        return None
+    return _read(store, _place(key_id))
 
 
 def list_keys(store: ObjectStore) -> Iterator[KeyRecord]:
     """Yield all keys, in the order of their ids."""
     for info in list(store.list(_PREFIX)):
-        yield _read(store, info.key)
+        if (record := _read(store, info.key)) is not None:
+            yield record
 
 
 def revoke_key(store: ObjectStore, key_id: str, *, at: float) -> KeyRecord | None:
@@ -42,7 +40,7 @@ def revoke_key(store: ObjectStore, key_id: str, *, at: float) -> KeyRecord | Non
     if record is None or record.revoked_s is not None:
         return record
     ended = replace(record, revoked_s=at)
-    _put(store, ended, if_absent=False)
+    put_json(store, _place(key_id), ended.to_json())
     return ended
 
 
@@ -51,14 +49,10 @@ def delete_key(store: ObjectStore, key_id: str) -> None:
     store.delete(_place(key_id))
 
 
-def _put(store: ObjectStore, record: KeyRecord, *, if_absent: bool) -> None:
-    body = json.dumps(record.to_json()).encode()
-    store.put_bytes(_place(record.id), body, content_type="application/json", if_absent=if_absent)
-
-
-def _read(store: ObjectStore, place: str) -> KeyRecord:
+def _read(store: ObjectStore, place: str) -> KeyRecord | None:
     try:
-        return KeyRecord.from_json(json.loads(store.get_bytes(place, limit_bytes=_LIMIT_BYTES)))
+        found = read_json(store, place, limit_bytes=_LIMIT_BYTES)
+        return None if found is None else KeyRecord.from_json(found)
     except (ValueError, KeyError, TypeError) as error:
         raise ObjectStoreUnavailable(f"the API key in {place} of the object store is damaged") from error
 

@@ -12,20 +12,17 @@ deleted.json           a flag: the batch is to be purged
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from penstock.batches import BatchEnd, BatchKey, BatchManifest, Cursor, Invalid
-from penstock.errors import ObjectExists, ObjectNotFound
+from penstock.errors import ObjectExists
 from penstock.formats import WRITES, is_readable, known, version_of
+from penstock.storage.journal.json_objects import get_json, put_json, read_json
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis.fields import dump
 from penstock.storage.redis.record import too_new
-
-LIMIT_BYTES = 256 << 20
 
 _REQUEST = re.compile(r"tenants/(?P<tenant>[^/]+)/batches/(?P<id>[^/]+)/request\.json")
 _PART = re.compile(r"(\d+)-(\d+)")
@@ -69,7 +66,7 @@ def read_end(objects: ObjectStore, key: BatchKey) -> BatchEnd | None:
 def put_cursor(objects: ObjectStore, key: BatchKey, cursor: Cursor) -> None:
     """Store the progress of a batch's expansion; fields of newer formats stay as they are."""
     name = _name(key, "cursor")
-    _put(objects, name, {**(_find(objects, name) or {}), **asdict(cursor)})
+    put_json(objects, name, {**(_find(objects, name) or {}), **asdict(cursor)})
 
 
 def read_cursor(objects: ObjectStore, key: BatchKey) -> Cursor:
@@ -78,19 +75,19 @@ def read_cursor(objects: ObjectStore, key: BatchKey) -> Cursor:
     return Cursor() if found is None else Cursor(**known(Cursor, found))
 
 
-def set_flag(objects: ObjectStore, key: BatchKey, what: str) -> None:
+def set_flag(objects: ObjectStore, key: BatchKey, flag: str) -> None:
     """Set the flag `cancel` or `deleted` of a batch."""
-    _put(objects, _name(key, what), {"version": WRITES})
+    put_json(objects, _name(key, flag), {"version": WRITES})
 
 
-def has_flag(objects: ObjectStore, key: BatchKey, what: str) -> bool:
+def has_flag(objects: ObjectStore, key: BatchKey, flag: str) -> bool:
     """Return True where a flag is set."""
-    return _find(objects, _name(key, what)) is not None
+    return _find(objects, _name(key, flag)) is not None
 
 
 def put_invalid(objects: ObjectStore, key: BatchKey, first: int, last: int, found: Sequence[Invalid]) -> None:
     """Store the lines from `first` to `last` that cannot be jobs, with their reasons."""
-    _put(objects, f"{key.prefix}invalid/{first:010d}-{last:010d}", [invalid.to_json() for invalid in found])
+    put_json(objects, f"{key.prefix}invalid/{first:010d}-{last:010d}", [invalid.to_json() for invalid in found])
 
 
 def invalid_parts(objects: ObjectStore, key: BatchKey) -> list[tuple[int, int]]:
@@ -115,31 +112,28 @@ def _manifest(found: Mapping[str, Any]) -> BatchManifest:
     return BatchManifest.from_json(found["manifest"], found.get("more", {}), version=version_of(found))
 
 
-def _name(key: BatchKey, what: str) -> str:
-    return f"{key.prefix}{what}.json"
-
-
-def _put(objects: ObjectStore, name: str, value: Any) -> None:
-    objects.put_bytes(name, dump(value).encode(), content_type="application/json")
+def _name(key: BatchKey, document: str) -> str:
+    return f"{key.prefix}{document}.json"
 
 
 def _put_once(objects: ObjectStore, name: str, value: Any) -> bool:
     try:
-        objects.put_bytes(name, dump(value).encode(), content_type="application/json", if_absent=True)
+        put_json(objects, name, value, if_absent=True)
     except ObjectExists:
         return False
     return True
 
 
 def _get(objects: ObjectStore, name: str) -> Any:
-    found = json.loads(objects.get_bytes(name, limit_bytes=LIMIT_BYTES))
-    if isinstance(found, dict) and not is_readable(version_of(found)):
-        raise too_new(name, version_of(found))
-    return found
+    return _readable(name, get_json(objects, name))
 
 
 def _find(objects: ObjectStore, name: str) -> Any:
-    try:
-        return _get(objects, name)
-    except ObjectNotFound:
-        return None
+    return _readable(name, read_json(objects, name))
+
+
+def _readable(name: str, found: Any) -> Any:
+    """Return a document; raise `RecordTooNew` for one that this release cannot read."""
+    if isinstance(found, dict) and not is_readable(version_of(found)):
+        raise too_new(name, version_of(found))
+    return found

@@ -1,39 +1,37 @@
-"""Environments of a tenant's results: each a model, its software and machine, stored once under its digest.
+"""Environments of results: the model, software and machine that computed a result, stored once under their digest.
 
-Thousands of results are computed alike. So a job's record names its environment, in 16 characters, and the object
+Thousands of results have the same environment. So a job's record has only its digest, in 16 characters, and the object
 
     tenants/T/environments/DIGEST.json
 
-describes it. A worker stores it before the outcome that names it. It stays until the tenant is erased.
+describes the environment. A worker stores this object before the outcome that names the digest. The object stays until
+the tenant is erased.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from threading import Lock
 from typing import Any
 
 from penstock.digests import digest
-from penstock.errors import ObjectNotFound
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis.fields import dump
 
 #: Seconds after which a process stores a description again: the tenant may have been erased meanwhile.
 STORED_AGAIN_S = 3600.0
-#: Descriptions that a process remembers, about 1 kB each.
+#: Descriptions in the cache of a process, about 1 kB each.
 _MAX_KNOWN = 1000
 _LIMIT_BYTES = 64 << 10
-#: Bytes of a digest: few, since each job has it, and more than enough for the environments of one tenant.
+#: Bytes of a digest: short, because each job has one; a tenant has few environments.
 _BYTES = 10
 
 
 class Environments:
-    """The environments of results. Remembers those that it stored or read; safe to use from many threads."""
+    """Stores and reads environments, with a cache. Safe to use from many threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -42,33 +40,30 @@ class Environments:
         self._known: OrderedDict[str, tuple[Mapping[str, Any], float]] = OrderedDict()
 
     def keep(self, objects: ObjectStore, tenant: str, described: Mapping[str, Any]) -> str:
-        """Store an environment unless this was done a short while ago; return its digest, 16 letters and digits."""
-        text = dump(described)
-        name = _name(text)
+        """Store an environment unless the cache has it; return its digest, 16 letters and digits."""
+        name = b32encode(digest("environment", described)[:_BYTES]).decode().lower()
         key = _key(tenant, name)
         with self._lock:
             known = self._known.get(key)
         if known is None or self._clock() - known[1] > STORED_AGAIN_S:
-            objects.put_bytes(key, text.encode(), content_type="application/json")
+            put_json(objects, key, described)
             self._remember(key, described)
         return name
 
     def known(self, tenant: str, name: str) -> Mapping[str, Any] | None:
-        """Return an environment that this process remembers; None for others."""
+        """Return an environment from the cache; None for others."""
         with self._lock:
             found = self._known.get(_key(tenant, name))
         return None if found is None else found[0]
 
     def read(self, objects: ObjectStore, tenant: str, name: str) -> Mapping[str, Any] | None:
-        """Return an environment; None where its object is not there. `ObjectStoreUnavailable` as it comes."""
+        """Return an environment; None if the tenant has no such object. Raises `ObjectStoreUnavailable`."""
         if (known := self.known(tenant, name)) is not None:
             return known
         key = _key(tenant, name)
-        try:
-            described: Mapping[str, Any] = json.loads(objects.get_bytes(key, limit_bytes=_LIMIT_BYTES))
-        except ObjectNotFound:
-            return None
-        self._remember(key, described)
+        described: Mapping[str, Any] | None = read_json(objects, key, limit_bytes=_LIMIT_BYTES)
+        if described is not None:
+            self._remember(key, described)
         return described
 
     def _remember(self, key: str, described: Mapping[str, Any]) -> None:
@@ -77,12 +72,6 @@ class Environments:
             self._known.move_to_end(key)
             while len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
-
-
-@lru_cache(_MAX_KNOWN)
-def _name(text: str) -> str:
-    """Return the digest of a description in JSON, which most jobs share with the job before."""
-    return b32encode(digest("environment", json.loads(text))[:_BYTES]).decode().lower()
 
 
 def _key(tenant: str, name: str) -> str:

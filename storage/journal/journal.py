@@ -36,9 +36,8 @@ from penstock.errors import (
 from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
 from penstock.patience import one_patience
 from penstock.storage.journal import manifests
-from penstock.storage.journal.grouped_puts import GroupedPuts
 from penstock.storage.journal.manifests import Manifest, StoredOutcome
-from penstock.storage.objects.base import ObjectStore, Put
+from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
@@ -55,7 +54,7 @@ class Last:
     command: Command[Any]
 
 
-Step: TypeAlias = Command[Any] | Last | Put | Callable[[ObjectStore], Any]
+Step: TypeAlias = Command[Any] | Last | Callable[[ObjectStore], Any]
 #: Runs the last command of a flow.
 RunLast: TypeAlias = Callable[[Command[Any]], Any]
 Flow: TypeAlias = Generator[Step, Any, T]
@@ -301,19 +300,16 @@ class Journal:
                 return self.store.run(step)
             case Last(command):
                 return self._run_last(command)
-            case Put(key, data, content_type, if_absent):
-                return self.objects.put_bytes(key, data, content_type=content_type, if_absent=if_absent)
             case _:
                 return step(self.objects)
 
 
 class AsyncJournal:
-    """Performs flows for the API: commands on the event loop, puts in groups, other calls on the store in threads."""
+    """Performs flows for the API: commands on the event loop, calls on the object store in threads."""
 
-    def __init__(self, store: AsyncJobStore, objects: ObjectStore, puts: GroupedPuts | None = None) -> None:
+    def __init__(self, store: AsyncJobStore, objects: ObjectStore) -> None:
         self.store = store
         self.objects = objects
-        self._puts = puts or GroupedPuts()
 
     async def run(self, flow: Flow[T]) -> T:
         """Perform a flow, whose commands share one time limit; return its result, raise its errors unchanged."""
@@ -340,8 +336,6 @@ class AsyncJournal:
                 return await self.store.run(step)
             case Last(command):
                 return await self.store.run(command)
-            case Put():
-                return await self._puts.put(self.objects, step)
             case _:
                 return await asyncio.to_thread(step, self.objects)
 
@@ -364,7 +358,7 @@ def _finish_stop(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
 def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
     manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
     try:
-        yield manifests.put_of(manifest)
+        yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
     except ObjectExists:
         stored = yield from _objects(lambda objects: manifests.get_manifest(objects, submission.key))
     else:

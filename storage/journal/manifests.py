@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.jobs import Claim, JobKey, State, Submission
-from penstock.storage.objects.base import ObjectStore, Put
+from penstock.storage.journal.json_objects import LIMIT_BYTES, put_json, read_json
+from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.fields import dump, submission_of, submission_to_json
 from penstock.storage.redis.record import too_new
-
-#: Largest object that is read: more than any body or text output that the service accepts.
-LIMIT_BYTES = 256 << 20
 
 #: Jobs whose objects are listed at once, before they are deleted.
 LISTINGS = 8
@@ -117,10 +115,10 @@ def stored_names(objects: ObjectStore, key: JobKey) -> StoredNames:
     return StoredNames(_request(key) in names, _cancel(key) in names, _outcome(key) in names)
 
 
-def put_of(manifest: Manifest) -> Put:
-    """Return the put of a job's manifest; `ObjectExists` where one is stored."""
+def put_manifest(objects: ObjectStore, manifest: Manifest) -> None:
+    """Store a job's manifest; raise `ObjectExists` where one is stored."""
     key = _request(manifest.submission.key)
-    return Put(key, manifest.to_bytes(), content_type="application/json", if_absent=True)
+    objects.put_bytes(key, manifest.to_bytes(), content_type="application/json", if_absent=True)
 
 
 def get_manifest(objects: ObjectStore, key: JobKey) -> Manifest:
@@ -156,16 +154,13 @@ def read_outcome(objects: ObjectStore, key: JobKey) -> StoredOutcome | None:
 def put_cancel(objects: ObjectStore, key: JobKey, *, delete: bool) -> None:
     """Store that a job's end was requested. `delete` also requests its purge, and is never withdrawn."""
     with suppress(ObjectExists):
-        body = dump({"version": WRITES, "delete": delete}).encode()
-        objects.put_bytes(_cancel(key), body, content_type="application/json", if_absent=not delete)
+        put_json(objects, _cancel(key), {"version": WRITES, "delete": delete}, if_absent=not delete)
 
 
 def read_cancel(objects: ObjectStore, key: JobKey) -> bool | None:
     """Return `delete` of a requested end; None where no end was requested."""
-    try:
-        return bool(json.loads(objects.get_bytes(_cancel(key), limit_bytes=LIMIT_BYTES))["delete"])
-    except ObjectNotFound:
-        return None
+    found = read_json(objects, _cancel(key))
+    return None if found is None else bool(found["delete"])
 
 
 def delete_objects_of(

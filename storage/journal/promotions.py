@@ -1,14 +1,13 @@
-"""Promoted aliases: names that requests use, each of which leads to one model, or to several by percent.
+"""Promoted aliases: names in requests, each of which leads to one model, or to several models by percent.
 
-Two revisions of a model are two models of the catalogue. `penstock models promote` decides which of them the alias
-means, without a restart. A promotion is the object `promotions/ALIAS.json`; each put replaces the one before, and the
-last `_MAX_EARLIER` are kept in it. The object lies outside a tenant's prefix, because all tenants share the models.
+Two revisions of a model are two models of the catalogue. `penstock models promote` selects the model of an alias,
+without a restart. The object `promotions/ALIAS.json` has the current shares and the last `_MAX_EARLIER` before them. It
+lies outside a tenant's prefix, because all tenants share the models.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,9 +15,10 @@ from typing import Any
 
 import structlog
 
-from penstock.errors import MediaTooLarge, ObjectNotFound
+from penstock.errors import MediaTooLarge
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.models import CatalogueEntry, find
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 
 _PREFIX = "promotions/"
@@ -101,7 +101,7 @@ def model_for(catalogue: Mapping[str, CatalogueEntry], name: str, job: str) -> s
 
 
 def models_behind(catalogue: Mapping[str, CatalogueEntry], name: str) -> frozenset[str]:
-    """Return the models whose jobs a request for this name may have made: of a promoted alias, also earlier ones."""
+    """Return the models whose jobs may come from requests for this name, with the earlier models of an alias."""
     promotion, entry = _promotion(catalogue, name), find(catalogue, name)
     return frozenset({name, *([] if entry is None else [entry.name]), *(promotion.models if promotion else ())})
 
@@ -144,7 +144,7 @@ def put_promotion(store: ObjectStore, promotion: Promotion) -> None:
         "version": WRITES, "owner": promotion.owner, "shares": dict(promotion.shares),
         "earlier": [dict(shares) for shares in promotion.earlier],
     }  # fmt: skip
-    store.put_bytes(_key(promotion.alias), json.dumps(document).encode(), content_type="application/json")
+    put_json(store, _key(promotion.alias), document)
 
 
 def remove_promotion(store: ObjectStore, alias: str) -> None:
@@ -153,7 +153,7 @@ def remove_promotion(store: ObjectStore, alias: str) -> None:
 
 
 def read_promotions(store: ObjectStore, before: Mapping[str, Promotion] = MappingProxyType({})) -> dict[str, Promotion]:
-    """Return the promotions by alias; log and skip those that cannot be read. Those of `before` are read if changed."""
+    """Return the promotions by alias; log and skip unreadable ones. Unchanged ones are taken from `before`."""
     return {each.alias: each for each in _all(store, before)}
 
 
@@ -164,10 +164,9 @@ def _all(store: ObjectStore, before: Mapping[str, Promotion]) -> Iterator[Promot
             yield before[alias]
             continue
         try:
-            found = _of(alias, json.loads(store.get_bytes(info.key, limit_bytes=_LIMIT_BYTES)))
-            yield replace(found, etag=info.etag)
-        except ObjectNotFound:
-            continue
+            document = read_json(store, info.key, limit_bytes=_LIMIT_BYTES)
+            if document is not None:
+                yield replace(_of(alias, document), etag=info.etag)
         except (ValueError, KeyError, TypeError, AttributeError, MediaTooLarge) as error:
             log.warning("promotion.skipped", key=info.key, error=type(error).__name__)
 

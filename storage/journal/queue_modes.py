@@ -1,27 +1,23 @@
 """The modes of queues in the object store, where they outlive Redis: a paused queue stays paused after a recovery.
 
-A change of a mode is made in Redis, and is in the object store before it is answered. A server that was emptied, or
-that started anew and may have older data, gets the stored modes before its own are stored.
+A change is written to Redis and then to the object store, before the request is answered. A Redis that was emptied, or
+that was restarted and may have older data, gets the stored modes before any mode is stored.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-
-from penstock.errors import ObjectNotFound, RedisUnavailable
+from penstock.errors import RedisUnavailable
 from penstock.formats import WRITES
 from penstock.jobs import QueueMode
 from penstock.storage.journal.journal import Flow, Journal
-from penstock.storage.journal.manifests import LIMIT_BYTES
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import queues
-from penstock.storage.redis.fields import dump
 from penstock.storage.redis.scripts import Runs
 
 #: The object with the queues that are not open.
 KEY = "queues.json"
-#: Times that the modes are stored while others change them, or while Redis starts anew.
+#: Tries to store the modes while other processes change them, or while Redis restarts.
 _TRIES = 10
 
 
@@ -36,15 +32,16 @@ def set_mode(queue: str, mode: QueueMode) -> Flow[None]:
 
 
 def restore() -> Flow[None]:
-    """Give the queues of a server that started anew or was emptied their stored modes, once in its run."""
+    """Restore the stored modes in a Redis that was restarted or emptied, once per run of the server."""
     if (yield queues.modes()) is None:
         yield queues.restore_modes((yield _read))
 
 
 def store_modes(store: Runs, objects: ObjectStore) -> bool:
-    """Store the modes that Redis has, unless it has not got the stored ones yet; return True where they changed.
+    """Store the modes of Redis if they differ from the stored ones; return True where they do.
 
-    Stores those that an older release has set, or an API process that died before it stored them.
+    Such modes were set by an older release, or by an API process that died before it stored them. Does nothing before
+    `restore` has run on a restarted Redis.
     """
     modes = store.run(queues.modes())
     if modes is None or modes == read_modes(objects):
@@ -59,23 +56,15 @@ def read_modes(objects: ObjectStore) -> dict[str, str]:
 
 
 def _store() -> Flow[bool]:
-    """Store the modes that Redis has; False where it has others now, or has started anew."""
+    """Store the modes of Redis; return False if they changed meanwhile, or if Redis was restarted."""
     modes: dict[str, str] | None = yield queues.modes()
     if modes is None:
         return False
-    put = _dumped(modes)
-    yield lambda objects: objects.put_bytes(KEY, put, content_type="application/json")
+    yield lambda objects: put_json(objects, KEY, {"version": WRITES, "modes": modes})
     return bool((yield queues.modes()) == modes)
-
-
-def _dumped(modes: Mapping[str, str]) -> bytes:
-    return dump({"version": WRITES, "modes": modes}).encode()
 
 
 def _read(objects: ObjectStore) -> dict[str, str] | None:
     """Return the stored modes; None where none were ever stored."""
-    try:
-        found: dict[str, str] = json.loads(objects.get_bytes(KEY, limit_bytes=LIMIT_BYTES))["modes"]
-    except ObjectNotFound:
-        return None
-    return found
+    found: dict[str, dict[str, str]] | None = read_json(objects, KEY)
+    return None if found is None else found["modes"]

@@ -2,7 +2,7 @@
 
 A model has at most two objects, each with one kind of writer, so that no put needs a condition:
 
-- `catalogue/published/MODEL.json`: what an operator published (`penstock models publish`), or that it was withdrawn;
+- `catalogue/published/MODEL.json`: the entry that an operator published or withdrew (`penstock models publish`);
 - `catalogue/checked/MODEL.json`: the last check of a worker, put and deleted by the active keeper.
 
 Of the two the later one counts, by the object store's own times. They lie outside a tenant's prefix, because all
@@ -11,7 +11,6 @@ tenants share the models.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,9 +22,10 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from penstock.errors import MediaTooLarge, ObjectNotFound
+from penstock.errors import MediaTooLarge
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.models import CatalogueEntry
+from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.journal.promotions import Promotion, ServedCatalogue, read_promotions, with_promotions
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis.catalogues import Known, is_settled
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """One object: the entry of a model, or the note that it was withdrawn."""
+    """One object: the entry of a model, or the mark that an operator withdrew the model."""
 
     name: str
     etag: str
@@ -77,16 +77,16 @@ class StoredCatalogue:
 
         It is the later of the published entry and the check; where both have the same time, the published one.
         """
-        told, seen = self.published.get(name), self.checked.get(name)
-        if told is None or (told.entry is None and not told.withdrawn):
-            found = seen
-        elif seen is None or seen.entry is None or told.modified_s >= seen.modified_s:
-            found = told
+        published, checked = self.published.get(name), self.checked.get(name)
+        if published is None or (published.entry is None and not published.withdrawn):
+            found = checked
+        elif checked is None or checked.entry is None or published.modified_s >= checked.modified_s:
+            found = published
         else:
-            found = seen
+            found = checked
         if found is None or found.entry is None:
             return None
-        known = found is seen or (seen is not None and _passed(seen.entry, found.entry))
+        known = found is checked or (checked is not None and _passed(checked.entry, found.entry))
         return found.entry.model_copy(update={"ready": False, "note": UNSERVED if known else UNCHECKED})
 
     def has(self, name: str) -> bool:
@@ -95,8 +95,8 @@ class StoredCatalogue:
 
     def withdrawn(self, name: str) -> bool:
         """Return True for a model that was withdrawn and not checked or published again since."""
-        told = self.published.get(name)
-        return told is not None and told.withdrawn and self.entry(name) is None
+        published = self.published.get(name)
+        return published is not None and published.withdrawn and self.entry(name) is None
 
 
 EMPTY = StoredCatalogue({}, {})
@@ -150,15 +150,15 @@ def store_checks(store: ObjectStore, known: Known, left: Iterable[str], stored: 
     """
     changed = 0
     for name in known.living:
-        told = stored.published.get(name)
-        if not is_settled(name, known) or (told is not None and told.withdrawn):
+        published = stored.published.get(name)
+        if not is_settled(name, known) or (published is not None and published.withdrawn):
             continue
         entry, before = known.entries[name], stored.checked.get(name)
         if (
             before is None
             or before.entry is None
             or _document(before.entry) != _document(entry)
-            or _fails(entry, before, told)
+            or _fails(entry, before, published)
         ):
             _put(store, f"{CHECKED}{name}.json", {"owner": "worker", "entry": _document(entry)})
             changed += 1
@@ -216,11 +216,11 @@ class StoredModels:
             return self.latest
 
 
-def _fails(entry: CatalogueEntry, before: StoredModel, told: StoredModel | None) -> bool:
-    """Return True for a problem that is as old as the published entry of its revision, which would count instead."""
-    if entry.problem is None or told is None or told.entry is None or told.entry.revision != entry.revision:
+def _fails(entry: CatalogueEntry, before: StoredModel, published: StoredModel | None) -> bool:
+    """Return True for a problem whose stored check is older than the published entry of the same revision."""
+    if entry.problem is None or published is None or published.entry is None:
         return False
-    return told.modified_s >= before.modified_s
+    return published.entry.revision == entry.revision and published.modified_s >= before.modified_s
 
 
 def _passed(check: CatalogueEntry | None, entry: CatalogueEntry) -> bool:
@@ -232,23 +232,22 @@ def _document(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def _put(store: ObjectStore, key: str, document: Mapping[str, Any]) -> None:
-    body = json.dumps({"version": WRITES, **document}).encode()
-    store.put_bytes(key, body, content_type="application/json")
+    put_json(store, key, {"version": WRITES, **document})
 
 
 def _read(store: ObjectStore, info: ObjectInfo) -> StoredModel | None:
     """Return an object; without an entry, and logged, where it is damaged or of a newer format; None if it is gone."""
     name = info.key.rpartition("/")[2].removesuffix(".json")
     try:
-        document = json.loads(store.get_bytes(info.key, limit_bytes=_LIMIT_BYTES))
+        document = read_json(store, info.key, limit_bytes=_LIMIT_BYTES)
+        if document is None:
+            return None
         if not is_readable(version_of(document)):
             log.warning("stored_model.skipped", key=info.key, version=version_of(document))
             return StoredModel(name, info.etag, info.modified_s, None)
         gone = document.get("withdrawn") is True
         entry = None if gone else CatalogueEntry.model_validate(document["entry"], extra="ignore")
         return StoredModel(name, info.etag, info.modified_s, entry, str(document.get("owner", "")), gone)
-    except ObjectNotFound:
-        return None
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError, MediaTooLarge) as error:
         log.warning("stored_model.skipped", key=info.key, error=type(error).__name__)
         return StoredModel(name, info.etag, info.modified_s, None)

@@ -1,18 +1,17 @@
-"""Stored sums of usage: the part of the sums in Redis that no job's outcome holds any more.
+"""Stored sums of usage: the usage of purged jobs, whose outcomes are deleted.
 
-Redis has the sums. A FLUSHALL takes them, and recovery counts each job again from its `outcome.json`. Jobs that were
-purged have no outcome: before a purge deletes them, it puts their usage into an object of its own, a *step*:
+Redis has the sums of all usage. After Redis was emptied, recovery counts each job again from its `outcome.json`. Purged
+jobs have no outcome: before a purge deletes it, the purge stores their usage in an object, a *step*:
 
     tenants/T/usage/steps/NAME.json     the usage of each job of one purge
     tenants/T/usage/sums/NNNNNNNN.json  sums by day of the steps, and of the sum, that it replaces
 
-`fold` adds such an object to Redis once: a step without the jobs that Redis knows, a sum only to an emptied Redis,
-because one with older data may have counted a part of it. So a purge may end between any two of its moves, may be
-repeated, and may run beside a recovery: every job counts once. `compact` replaces old steps by a sum.
+`fold` adds an object to Redis once: of a step, only the jobs that Redis does not know; a sum only to an emptied Redis,
+because a Redis with older data may have counted a part of the sum. So every job counts once, even if a purge is
+interrupted, repeated, or runs beside a recovery. `compact` replaces old steps by a sum.
 
-A step is also the tombstone of its jobs: where Redis has older data than a purge, from a copy of its log, `fold` takes
-the job out of it again, so that it is not run a second time. So steps are kept for a time before `compact` replaces
-them.
+A step is also the tombstone of its jobs: if Redis was restored from a copy that is older than the purge, `fold` removes
+the purged jobs from Redis, so that they do not run a second time. So `compact` keeps steps for a time.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ from typing import Any
 from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES, is_readable, version_of
 from penstock.jobs import JobKey
-from penstock.storage.journal.manifests import LIMIT_BYTES, delete_objects_of
+from penstock.storage.journal.json_objects import LIMIT_BYTES
+from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import records, usage
 from penstock.storage.redis.fields import dump
@@ -91,7 +91,7 @@ def steps_of(jobs: Sequence[JobUsage]) -> tuple[StoredUsage, ...]:
 def delete_objects(objects: ObjectStore, keys: Sequence[JobKey], jobs: Sequence[JobUsage]) -> list[StoredUsage]:
     """Delete the objects of jobs, after their usage is stored, and return the steps that were put.
 
-    `jobs` has the usage of those that have ended. Of a durable job without an outcome an earlier purge has stored it.
+    `jobs` has the usage of the ended jobs. An earlier purge has stored the usage of a durable job without an outcome.
     """
     steps: list[StoredUsage] = []
 
@@ -141,7 +141,7 @@ def compact(
         store.run(fold(each))
     sums = [each for each in stored if each.name.startswith("sums/")]
     if numbers and not sums:
-        return False  # another keeper is at it
+        return False  # another keeper is compacting
     _delete_replaced(store, objects, tenant, listed, sums)
     old = [each for each in stored if each.jobs and times[each.name] < before_s]
     steps = [step for step in old if not store.run(usage.job_usage([job.key for job in step.jobs]))]
@@ -201,6 +201,6 @@ def _delete_replaced(
     for total in sums:
         gone = sorted(set(total.replaces) & set(listed))
         if gone:
-            store.run(fold(total))  # only marked: Redis has its parts, and may forget only now that it does
+            store.run(fold(total))  # marks the sum as included in Redis before the marks of its parts are removed
             objects.delete_many([StoredUsage(tenant, name).key for name in gone])
             store.run(usage.unfold(tenant, gone))

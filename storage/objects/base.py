@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import quote
 
-from penstock.errors import FetchFailed, PenstockError
+from penstock.errors import FetchFailed
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 #: Largest chunk that `read` yields.
@@ -59,16 +59,6 @@ class Fetched:
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
-    """One small object of `put_many`; the fields are the arguments of `put_bytes`."""
-
-    key: str
-    data: bytes
-    content_type: str
-    if_absent: bool = False
-
-
 class ObjectStore(Protocol):
     """Objects under keys like `tenants/default/jobs/<id>/...`.
 
@@ -85,14 +75,6 @@ class ObjectStore(Protocol):
         """Store bytes. With `if_absent`, raise `ObjectExists` if the key is taken: the first writer wins.
 
         Over a network the winner may be our own try whose answer was lost: read the object to find out.
-        """
-        ...
-
-    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
-        """Store small objects together, and return the result of each put, in order: its object, or its error.
-
-        Each put is as durable as by `put_bytes`, and fails by itself, with the errors of `put_bytes`. Puts
-        of one key have any order.
         """
         ...
 
@@ -194,14 +176,6 @@ class ObjectStore(Protocol):
     def sweep(self, *, older_than_s: float) -> int:
         """Remove the remains of older uploads that never ended; return their number."""
         ...
-
-
-def put_one(store: ObjectStore, put: Put) -> ObjectInfo | PenstockError:
-    """Return the result of one put of a `put_many`."""
-    try:
-        return store.put_bytes(put.key, put.data, content_type=put.content_type, if_absent=put.if_absent)
-    except PenstockError as error:
-        return error
 
 
 def content_disposition(filename: str) -> str:

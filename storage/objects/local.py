@@ -1,8 +1,9 @@
 """Objects as plain files under a folder, for one machine and for drop folders.
 
-A key is the file's path. A put is atomic: the bytes are written to a temporary file (`.penstock/tmp`), synced to disk
-and renamed or, with `if_absent`, linked into place, so that the first writer wins among any number of processes. A
-content type that differs from the key's suffix is stored under `.penstock/types`. The file system needs hard links.
+A key is the file's path. A put is atomic and durable: the bytes are written to a temporary file (`.penstock/tmp`) and
+synced to disk; the file is renamed or, with `if_absent`, linked into place, so that the first writer wins among any
+number of processes; then the folders with new entries are synced. A content type that differs from the key's suffix is
+stored under `.penstock/types`. The file system needs hard links.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache, partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -27,9 +27,7 @@ from penstock.errors import (
     MediaChanged,
     MediaTooLarge,
     ObjectNotFound,
-    ObjectStoreFull,
     ObjectStoreUnavailable,
-    PenstockError,
 )
 from penstock.signing import SignedLink, sign_link
 from penstock.storage.objects.base import (
@@ -38,19 +36,15 @@ from penstock.storage.objects.base import (
     Fetched,
     ObjectInfo,
     PresignedPut,
-    Put,
     StoredPart,
 )
-from penstock.storage.objects.local_drafts import Draft, bytes_writer, file_writer, in_the_way
+from penstock.storage.objects.local_files import copy_whole, etag_of, in_the_way, place_file, read_whole, translated
 from penstock.storage.objects.local_multipart import PartFolder
-from penstock.storage.objects.local_reads import copy_whole, etag_of, read_whole
-from penstock.storage.objects.local_syncs import GroupSyncs, Witness
-from penstock.storage.spool import is_full, write_probe
+from penstock.storage.spool import write_probe
 
 MAX_KEY_BYTES = 1024
 MAX_PART_BYTES = 255
 _OWN = ".penstock"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 #: Python's own table, the same on every machine.
 _TYPES = mimetypes.MimeTypes()
 
@@ -58,8 +52,9 @@ _TYPES = mimetypes.MimeTypes()
 class LocalStore:
     """An `ObjectStore` in a folder. Its links lead to the API at `base_url` and are signed with `secret`.
 
-    The files of a `private` store are for its user alone; other users may read those of a watched folder.
-    `passed_over` is called with the names of entries that a listing skips: links, and names that are no keys.
+    Only its user can read the files of a `private` store; other users may read those of a watched folder.
+    `passed_over` is called with the names of entries that a listing skips: links, and names that are no keys. `sync`
+    writes an open file or folder to the disk.
     """
 
     def __init__(
@@ -71,7 +66,7 @@ class LocalStore:
         clock: Callable[[], float] = time.time,
         passed_over: Callable[[str], None] = lambda _key: None,
         private: bool = False,
-        syncs: GroupSyncs | None = None,
+        sync: Callable[[int], object] = os.fsync,
     ) -> None:
         self.root = root.absolute()
         self._base_url = base_url
@@ -80,8 +75,7 @@ class LocalStore:
         self._passed_over = passed_over
         self._mode = 0o600 if private else 0o666  # less the umask
         self._own = self.root / _OWN
-        self._drafts = str(self._own / "tmp")
-        self._syncs = syncs or GroupSyncs(self.root)
+        self._sync = sync
         #: True once the store's own folder was seen: a store that is missing afterwards is away, not empty.
         self._seen = False
         self._is_away()
@@ -93,17 +87,11 @@ class LocalStore:
             def copy(file: BinaryIO) -> None:
                 shutil.copyfileobj(source, file, CHUNK_BYTES)
 
-            return self._put(Draft(key, file_writer(copy), content_type, if_absent))
+            return self._put(key, copy, content_type, if_absent=if_absent)
 
     def put_bytes(self, key: str, data: bytes, *, content_type: str, if_absent: bool = False) -> ObjectInfo:
         """Store bytes."""
-        return self._put(Draft(key, bytes_writer(data), content_type, if_absent))
-
-    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
-        """Store objects with two syncs for all: of their contents, then of their folders."""
-        drafts = [Draft(put.key, bytes_writer(put.data), put.content_type, put.if_absent) for put in puts]
-        self._put_all(drafts)
-        return [draft.error or draft.info for draft in drafts]
+        return self._put(key, lambda file: file.write(data), content_type, if_absent=if_absent)
 
     def require_way(self, key: str) -> None:
         """Raise the `InvalidRequest` of a put, with the name of the folder or object that blocks the key."""
@@ -134,7 +122,7 @@ class LocalStore:
 
     def get_bytes(self, key: str, *, limit_bytes: int) -> bytes:
         """Return an object's bytes."""
-        with self._reading(key), self._open(key) as source:
+        with self._opened(key) as source:
             data = source.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise MediaTooLarge.beyond(limit_bytes)
@@ -142,7 +130,7 @@ class LocalStore:
 
     def read(self, key: str, *, start: int = 0, end: int | None = None, etag: str | None = None) -> Iterator[bytes]:
         """Yield a range of an object's bytes; errors come with the first chunk."""
-        with self._reading(key), self._open(key) as source:
+        with self._opened(key) as source:
             if etag not in (None, etag_of(os.fstat(source.fileno()))):
                 raise MediaChanged
             source.seek(start)
@@ -207,7 +195,7 @@ class LocalStore:
 
     def begin_multipart(self, key: str, *, content_type: str) -> None:
         """Make a folder for the parts."""
-        with _TRANSLATED:
+        with translated():
             self._own_folder("parts")
             self._parts(key).begin(content_type, key)
 
@@ -234,7 +222,7 @@ class LocalStore:
         folder = self._parts(key)
         with self._reading(key):
             content_type = folder.content_type()
-            self._put(Draft(key, file_writer(lambda file: folder.write(parts, file)), content_type, if_absent=True))
+            self._put(key, lambda file: folder.write(parts, file), content_type, if_absent=True)
         self.abort_multipart(key)
 
     def abort_multipart(self, key: str) -> None:
@@ -243,7 +231,7 @@ class LocalStore:
 
     def abort_multiparts(self, prefix: str) -> int:
         """Remove the folders of parts of all keys under a prefix."""
-        with _TRANSLATED:
+        with translated():
             return PartFolder.remove_all(self._own / "parts", prefix)
 
     def uri(self, key: str) -> str:
@@ -252,78 +240,55 @@ class LocalStore:
 
     def ping(self) -> None:
         """Return if the folder exists, or can be made, and a small file can be written there."""
-        with _TRANSLATED:
-            write_probe(self._temporary_folder())
+        with translated():
+            write_probe(self._own_folder("tmp"))
 
     def sweep(self, *, older_than_s: float) -> int:
         """Remove the temporary files of dead writers, and the parts of uploads that never ended."""
         count = PartFolder.sweep(self._own / "parts", before_s=self._clock() - older_than_s)
-        with _TRANSLATED:
-            for temporary in self._temporary_folder().iterdir():
+        with translated():
+            for temporary in self._own_folder("tmp").iterdir():
                 with suppress(FileNotFoundError):
                     if self._clock() - temporary.stat().st_mtime >= older_than_s:
                         temporary.unlink()
                         count += 1
         return count
 
-    def _put(self, draft: Draft) -> ObjectInfo:
-        self._put_all([draft])
-        return draft.stored()
+    def _put(
+        self, key: str, write: Callable[[BinaryIO], object], content_type: str, *, if_absent: bool
+    ) -> ObjectInfo:  # fmt: skip
+        """Store the bytes that `write` writes: they are on the disk before the object gets its name."""
+        target = self._path(key)
+        with translated(), self._temporary_file() as (temporary, file):
+            write(file)
+            file.flush()
+            # The kernel's clock ticks every few milliseconds: too coarse to distinguish two writes.
+            os.utime(file.fileno(), ns=(time.time_ns(), time.time_ns()))
+            self._sync(file.fileno())
+            status = os.fstat(file.fileno())
+            info = ObjectInfo(key, status.st_size, etag_of(status), status.st_mtime, content_type)
+            self._keep_type(info)
+            for folder in dict.fromkeys(place_file(temporary, target, self.root, if_absent=if_absent)):
+                self._sync_folder(folder)
+        return info
 
-    def _put_all(self, drafts: Sequence[Draft]) -> None:
-        """Store drafts; one that failed has an `error` afterwards.
-
-        The contents are on the disk before an object gets its name, and the names before this returns.
-        """
-        root = str(self.root)
-        with ExitStack() as opened:
-            self._each(drafts, partial(self._write, opened))
-            self._sync(drafts, Draft.unsynced)
-            self._each(drafts, lambda draft: draft.place(root))
-            self._sync(drafts, lambda draft: draft.folders)
-
-    def _each(self, drafts: Sequence[Draft], act: Callable[[Draft], None]) -> None:
-        for draft in drafts:
-            if draft.error is None:
-                try:
-                    with _TRANSLATED:
-                        act(draft)
-                except PenstockError as error:
-                    draft.error = error
-
-    def _sync(self, drafts: Sequence[Draft], targets: Callable[[Draft], Sequence[int | str]]) -> None:
-        left = [draft for draft in drafts if draft.error is None]
-        if left:
-            witness = min(draft.witness for draft in left)
-            try:
-                with _TRANSLATED:
-                    self._syncs.sync([each for draft in left for each in targets(draft)], witness)
-            except PenstockError as error:
-                for draft in left:
-                    draft.error = error
-
-    def _write(self, opened: ExitStack, draft: Draft) -> None:
-        _require_key(draft.key)
-        name = f"{self._drafts}/{uuid.uuid4().hex}"
-        opened_ns = time.monotonic_ns()
+    @contextmanager
+    def _temporary_file(self) -> Iterator[tuple[Path, BinaryIO]]:
+        """Open a new file, and remove the file at the end unless it has become an object."""
+        path = self._own_folder("tmp") / uuid.uuid4().hex
         try:
-            descriptor = os.open(name, _NEW, self._mode)
-        except FileNotFoundError:
-            self._temporary_folder()  # made at first; raises where the store is away
-            descriptor = os.open(name, _NEW, self._mode)
-        self._seen = True
-        draft.temporary, draft.witness = name, Witness(opened_ns, descriptor)
-        opened.callback(draft.discard)
-        draft.write(descriptor)
-        # The kernel's clock ticks every few milliseconds: too coarse to distinguish two writes.
-        os.utime(descriptor, ns=(time.time_ns(), time.time_ns()))
-        status = os.fstat(descriptor)
-        draft.info = ObjectInfo(draft.key, status.st_size, etag_of(status), status.st_mtime, draft.content_type)
-        self._keep_type(draft.info)
-        draft.sync_alone()
+            with open(path, "xb", opener=lambda name, flags: os.open(name, flags, self._mode)) as file:
+                yield path, file
+        finally:
+            path.unlink(missing_ok=True)
 
-    def _temporary_folder(self) -> Path:
-        return self._own_folder("tmp")
+    def _sync_folder(self, folder: Path) -> None:
+        with suppress(FileNotFoundError):  # a concurrent delete has removed the object and its empty folder
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._sync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _own_folder(self, *names: str) -> Path:
         """Return a folder for the store's own files, made if missing.
@@ -342,7 +307,7 @@ class LocalStore:
 
     def _is_away(self) -> bool:
         """Return True where the store's own folder is missing although it was seen, or where a file has its place."""
-        seen = self._seen  # before the look: another thread may make the folder meanwhile
+        seen = self._seen  # read before the stat: another thread may make the folder meanwhile
         try:
             self._own.stat()
         except OSError as error:
@@ -357,7 +322,7 @@ class LocalStore:
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        with _TRANSLATED:
+        with translated():
             try:
                 yield
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -388,33 +353,28 @@ class LocalStore:
         _require_key(key)
         return self.root / key
 
-    def _open(self, key: str) -> BinaryIO:
-        return os.fdopen(self._descriptor(key)[0], "rb")
-
-    def _descriptor(self, key: str) -> tuple[int, os.stat_result]:
-        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise ObjectNotFound(f"there is no object {key!r}")
-        return descriptor, status
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[BinaryIO]:
+        with self._reading(key):
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise ObjectNotFound(f"there is no object {key!r}")
+                yield file
 
     @contextmanager
-    def _checked(self, key: str, limit_bytes: int, etag: str | None) -> Iterator[tuple[int, os.stat_result]]:
-        """Open an object that is read as a whole; yield its descriptor and its status."""
-        with self._reading(key):
-            descriptor, status = self._descriptor(key)
-            try:
-                if etag not in (None, etag_of(status)):
-                    raise MediaChanged
-                if status.st_size > limit_bytes:
-                    raise MediaTooLarge.beyond(limit_bytes)
-                yield descriptor, status
-            finally:
-                os.close(descriptor)
+    def _checked(self, key: str, limit_bytes: int, etag: str | None) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+        """Open an object that is read as a whole; yield its file and its status."""
+        with self._opened(key) as file:
+            status = os.fstat(file.fileno())
+            if etag not in (None, etag_of(status)):
+                raise MediaChanged
+            if status.st_size > limit_bytes:
+                raise MediaTooLarge.beyond(limit_bytes)
+            yield file, status
 
     def _walk(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-        with _TRANSLATED:
+        with translated():
             try:
                 with os.scandir(self.root / folder) as scan:  # only the names are kept: there may be a million
                     names = sorted(map(_listed_name, scan))
@@ -447,26 +407,6 @@ class LocalStore:
         return f"{self._base_url}/v1/local/{quote(link.key)}?{sign_link(self._secret, link)}"
 
 
-class _Translated:
-    """Raises an `OSError` of its block as the error of the store. A generator would cost a put 10 us."""
-
-    def __enter__(self) -> None:
-        """Begin the block."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Raise `ObjectStoreFull` or `ObjectStoreUnavailable` for an `OSError`."""
-        if not isinstance(error, OSError):
-            return
-        if is_full(error):
-            raise ObjectStoreFull(
-                f"the disk of the object store's folder is full ({error.strerror}); free space there"
-            ) from error
-        raise ObjectStoreUnavailable(f"the object store's folder: {error.strerror}") from error
-
-
-_TRANSLATED = _Translated()
-
-
 def _is_key(key: str) -> bool:
     try:
         parts = key.encode().split(b"/")
@@ -482,13 +422,7 @@ def _require_key(key: str) -> None:
 
 
 def _guessed_type(key: str) -> str:
-    _, slash, name = key.rpartition("/")
-    return _type_of(f"/{name}" if slash else key)
-
-
-@lru_cache(1000)
-def _type_of(key: str) -> str:
-    return _TYPES.guess_type(key, strict=False)[0] or DEFAULT_CONTENT_TYPE
+    return _TYPES.guess_type(f"/{key.rpartition('/')[2]}", strict=False)[0] or DEFAULT_CONTENT_TYPE
 
 
 def _listed_name(entry: os.DirEntry[str]) -> bytes:

@@ -49,11 +49,12 @@ def open_store(url: str, settings: Settings, *, passed_over: Callable[[str], Non
 def open_own_store(settings: Settings) -> ObjectStore:
     """Return the service's object store, for a process of the service.
 
-    The folder of a local store is made: one that is missing later is then known to be away, and not taken for empty.
+    The folder of a local store is made now. A folder that is missing later is therefore an unmounted disk, not an empty
+    store.
     """
     store = open_store(settings.store_url, settings)
     if isinstance(store, LocalStore):
-        with suppress(ObjectStoreUnavailable):  # each use finds this out again
+        with suppress(ObjectStoreUnavailable):  # every later call raises it, too
             store.ping()
     return store
 

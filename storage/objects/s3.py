@@ -35,24 +35,21 @@ from penstock.storage.objects.base import (
     Fetched,
     ObjectInfo,
     PresignedPut,
-    Put,
     StoredPart,
     content_disposition,
     new_file,
-    put_one,
 )
 from penstock.storage.objects.credentials import credentials_sought
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, MultipartUploadTypeDef
 
 #: Part size of multipart uploads: larger files are uploaded in parts, several at a time.
 PART_BYTES = 16 << 20
 MAX_PARTS = 10_000
 PARTS_AT_A_TIME = 4
-PUTS_AT_A_TIME = 16
 CONNECT_S = 3
 READ_S = 30
 TRIES = 3
@@ -67,8 +64,8 @@ _CONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412
 def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client:
     """Return a client with short timeouts; safe to share between threads.
 
-    With `checksums`, uploads have those of the settings; without, only those that the protocol demands: a presigned
-    link cannot know those of its body.
+    With `checksums`, uploads have the checksums of the settings; without, only those that the protocol requires: a
+    presigned link cannot contain the checksum of its future body.
     """
     config = Config(
         signature_version="s3v4",
@@ -132,13 +129,6 @@ class S3Store:
                 Bucket=self.bucket, Key=self.prefix + key, Body=data, ContentType=content_type, **condition
             )
             return _put_info(key, len(data), content_type, answer)
-
-    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
-        """Store objects beside each other."""
-        if len(puts) < 2:
-            return [put_one(self, put) for put in puts]
-        with ThreadPoolExecutor(min(PUTS_AT_A_TIME, len(puts)), thread_name_prefix="s3-put") as pool:
-            return list(pool.map(lambda put: put_one(self, put), puts))
 
     def get_file(self, key: str, path: Path, *, limit_bytes: int, etag: str | None = None) -> ObjectInfo:
         """Copy an object to a new file."""
@@ -224,9 +214,9 @@ class S3Store:
     def presign_get(self, key: str, *, filename: str, expires_s: int) -> str:
         """Return a link to the store itself."""
         disposition = content_disposition(filename)
-        what = {"Bucket": self.bucket, "Key": self.prefix + key, "ResponseContentDisposition": disposition}
+        params = {"Bucket": self.bucket, "Key": self.prefix + key, "ResponseContentDisposition": disposition}
         with _translated(key):
-            return self._presigner.generate_presigned_url("get_object", Params=what, ExpiresIn=expires_s)
+            return self._presigner.generate_presigned_url("get_object", Params=params, ExpiresIn=expires_s)
 
     def presign_put(self, key: str, *, content_type: str, size_bytes: int, expires_s: int) -> PresignedPut:
         """Return a link to the store itself; its signature covers size, type and `If-None-Match: *`.
@@ -234,7 +224,7 @@ class S3Store:
         The store answers 412 where the key is taken, also to a repeat after a lost answer. On a server that ignores the
         condition, a second upload replaces the first until the link expires, even if a job already names the object.
         """
-        what = {
+        params = {
             "Bucket": self.bucket,
             "Key": self.prefix + key,
             "ContentType": content_type,
@@ -242,7 +232,7 @@ class S3Store:
             **_if_absent(True),
         }
         with _translated(key):
-            url = self._presigner.generate_presigned_url("put_object", Params=what, ExpiresIn=expires_s)
+            url = self._presigner.generate_presigned_url("put_object", Params=params, ExpiresIn=expires_s)
         headers = {"Content-Type": content_type, "Content-Length": str(size_bytes), "If-None-Match": "*"}
         return PresignedPut(url, expires_s, headers=headers)
 
@@ -257,8 +247,8 @@ class S3Store:
     def presign_part(self, key: str, number: int, *, size_bytes: int, expires_s: int) -> PresignedPut:
         """Return a link to the store itself; its signature covers the size."""
         with _translated(key):
-            what = {**self._upload(key), "PartNumber": number, "ContentLength": size_bytes}
-            url = self._presigner.generate_presigned_url("upload_part", Params=what, ExpiresIn=expires_s)
+            params = {**self._upload(key), "PartNumber": number, "ContentLength": size_bytes}
+            url = self._presigner.generate_presigned_url("upload_part", Params=params, ExpiresIn=expires_s)
         return PresignedPut(url, expires_s, headers={"Content-Length": str(size_bytes)})
 
     def parts(self, key: str) -> Sequence[StoredPart]:
@@ -284,10 +274,8 @@ class S3Store:
 
     def abort_multiparts(self, prefix: str) -> int:
         """Abort the multipart uploads to all keys under a prefix."""
-        pages = self._client.get_paginator("list_multipart_uploads")
         with _translated(prefix):
-            listed = pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix)
-            found = [upload for page in listed for upload in page.get("Uploads", ())]
+            found = self._listed_uploads(prefix)
             for upload in found:
                 self._abort(upload["Key"], upload["UploadId"])
         return len(found)
@@ -306,15 +294,12 @@ class S3Store:
 
     def sweep(self, *, older_than_s: float) -> int:
         """Abort the multipart uploads of dead writers."""
-        count = 0
-        pages = self._client.get_paginator("list_multipart_uploads")
+        before_s = time.time() - older_than_s
         with _translated(""):
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix):
-                for upload in page.get("Uploads", ()):
-                    if time.time() - upload["Initiated"].timestamp() >= older_than_s:
-                        self._abort(upload["Key"], upload["UploadId"])
-                        count += 1
-        return count
+            found = [each for each in self._listed_uploads("") if each["Initiated"].timestamp() <= before_s]
+            for upload in found:
+                self._abort(upload["Key"], upload["UploadId"])
+        return len(found)
 
     def _upload(self, key: str) -> Any:
         uploads = self._uploads(key)
@@ -324,10 +309,14 @@ class S3Store:
 
     def _uploads(self, key: str) -> Sequence[str]:
         """Return the ids of the multipart uploads to a key, oldest first: clients that began at once share one."""
-        pages = self._client.get_paginator("list_multipart_uploads")
-        found = [u for p in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + key) for u in p.get("Uploads", ())]
-        ours = [upload for upload in found if upload["Key"] == self.prefix + key]
+        ours = [upload for upload in self._listed_uploads(key) if upload["Key"] == self.prefix + key]
         return [u["UploadId"] for u in sorted(ours, key=lambda u: (u["Initiated"], u["UploadId"]))]
+
+    def _listed_uploads(self, prefix: str) -> Sequence[MultipartUploadTypeDef]:
+        """Return the multipart uploads to keys that begin with the prefix."""
+        pages = self._client.get_paginator("list_multipart_uploads")
+        listed = pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix)
+        return [upload for page in listed for upload in page.get("Uploads", ())]
 
     def _refuse_taken(self, key: str) -> None:
         with suppress(ObjectNotFound):

@@ -11,13 +11,12 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.errors import PenstockError
-from penstock.storage.objects.base import ObjectInfo, ObjectStore, Put
+from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis.records import AsyncJobStore, Command, JobStore
 
 T = TypeVar("T")
@@ -149,15 +148,6 @@ class FailingObjects:
         info = self._objects.put_bytes(key, data, content_type=content_type, if_absent=if_absent)
         self._hit("after", key)
         return info
-
-    def put_many(self, puts: Sequence[Put]) -> Sequence[ObjectInfo | PenstockError]:
-        """Store objects between two failpoints for each."""
-        for put in puts:
-            self._hit("before", put.key)
-        results = self._objects.put_many(puts)
-        for put in puts:
-            self._hit("after", put.key)
-        return results
 
     def _hit(self, when: str, key: str) -> None:
         name = OBJECTS.get(key.rpartition("/")[2])

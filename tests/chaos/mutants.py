@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "no request manifest",
         "storage/journal/journal.py",
-        "yield manifests.put_of(manifest)",
+        "yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))",
         "pass",
         (_chaos("test_redis", "flushall"),),
     ),

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.config import Settings
 from penstock.errors import MediaChanged, MediaTooLarge, ObjectExists, ObjectNotFound
-from penstock.storage.objects.base import Fetched, ObjectInfo, ObjectStore, Put
+from penstock.storage.objects.base import Fetched, ObjectStore
 from penstock.storage.objects.opening import open_store, tenant_webhook_secret
 from tests.support.ceph import Ceph
 
@@ -240,53 +240,6 @@ class TestFirstWriterWins:
         assert str(answers[0]).startswith("whsec_")
         assert tenant_webhook_secret(store, "acme") == answers[0]
         assert tenant_webhook_secret(store, "other") != answers[0]
-
-
-class TestPutMany:
-    def test_each_object_is_stored_with_its_type(self, store: ObjectStore) -> None:
-        puts = [Put(f"a/{n}/key.json", b"%d" % n, "application/json") for n in range(40)]
-        stored = store.put_many(puts)
-        assert [info.key for info in stored if isinstance(info, ObjectInfo)] == [put.key for put in puts]
-        for put, info in zip(puts, stored, strict=True):
-            head = store.head(put.key)
-            assert isinstance(info, ObjectInfo)
-            assert (head.etag, head.size_bytes, head.content_type) == (info.etag, len(put.data), put.content_type)
-            assert store.get_bytes(put.key, limit_bytes=10) == put.data
-
-    def test_no_objects_are_no_error(self, store: ObjectStore) -> None:
-        assert list(store.put_many([])) == []
-
-    def test_a_taken_key_keeps_its_object_and_fails_alone(self, store: ObjectStore) -> None:
-        store.put_bytes("b", b"first", content_type=TEXT)
-        before, taken, replaced, after = store.put_many(
-            [
-                Put("a", b"a", TEXT, if_absent=True),
-                Put("b", b"second", TEXT, if_absent=True),
-                Put("c", b"c", TEXT),
-                Put("d/e", b"d", TEXT, if_absent=True),
-            ]
-        )
-        assert isinstance(taken, ObjectExists)
-        assert all(isinstance(info, ObjectInfo) for info in (before, replaced, after))
-        assert {key: store.get_bytes(key, limit_bytes=9) for key in keys(store)} == {
-            "a": b"a", "b": b"first", "c": b"c", "d/e": b"d",
-        }  # fmt: skip
-
-    def test_one_of_two_puts_of_a_key_wins(self, store: ObjectStore) -> None:
-        results = store.put_many([Put("key", b"%d" % n, TEXT, if_absent=True) for n in range(8)])
-        [winner] = [n for n, each in enumerate(results) if isinstance(each, ObjectInfo)]
-        assert sum(isinstance(each, ObjectExists) for each in results) == 7
-        assert store.get_bytes("key", limit_bytes=9) == b"%d" % winner
-
-    def test_groups_beside_each_other_store_each_key_once(self, store: ObjectStore) -> None:
-        def put(writer: int) -> list[bool]:
-            puts = [Put(f"jobs/{n}/outcome.json", b"%d" % writer, TEXT, if_absent=True) for n in range(20)]
-            return [isinstance(each, ObjectInfo) for each in store.put_many(puts)]
-
-        won = at_once(*(partial(put, writer) for writer in range(4)))
-        for n in range(20):
-            [winner] = [writer for writer, each in enumerate(won) if isinstance(each, list) and each[n]]
-            assert store.get_bytes(f"jobs/{n}/outcome.json", limit_bytes=9) == b"%d" % winner
 
 
 class TestListAndDelete:

@@ -7,7 +7,7 @@ from penstock.jobs import JobKey, State
 from penstock.storage.redis import records
 from penstock.storage.redis.ended_jobs import KEPT, LIMIT, ended_jobs
 from penstock.storage.redis.records import JobStore, Outcome
-from penstock.workers.keeper.job_traces import JobTraces
+from penstock.workers.keeper.keeper import JobTraces
 from tests.support.bare_store import claim, submit
 
 

@@ -299,7 +299,7 @@ class TestManifest:
         for job_id in ("a", "b"):
             job = store.run(records.submit(submission(job_id), DURABLE)).job
             wanted = manifests.Manifest(submission(job_id), round(job.created_s * 1e6), 60, 3)
-            desk.objects.put_many([manifests.put_of(wanted)])
+            manifests.put_manifest(desk.objects, wanted)
             store.client.zadd("penstock:reserved", {f"default/{job_id}": 0})
         rewrite(desk, f"{KEY.prefix}request.json", lambda found: found.update(version=AFTER))
         settle_reservations(store, desk.objects)

@@ -35,8 +35,8 @@ from penstock.errors import (
 )
 from penstock.formats import RUNS
 from penstock.intake.inline_media import with_stored_images
-from penstock.intake.references import check_reference, references, total_bytes
-from penstock.intake.submissions import Origin, check_input, check_tensors, check_webhook, servable, submission_to
+from penstock.intake.references import check_reference, total_bytes
+from penstock.intake.submissions import Origin, check_webhook, examine, refuse_tensors, servable, submission_to
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, media_by_range
 from penstock.queue import HintSender
@@ -87,7 +87,7 @@ class Expansion:
         return StoredModels(self.objects)
 
     def step(self) -> None:
-        """Expand one window of each open batch in outcome, until no batch can continue or the step is over."""
+        """Expand one window of each open batch in turn, until no batch can continue or the step is over."""
         ends, stuck = time.monotonic() + STEP_S, set[BatchKey]()
         with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="expand") as pool:
             while keys := [key for key in self.store.run(batches.open_batches()) if key not in stuck]:
@@ -111,7 +111,7 @@ class Expansion:
             batch = both_stores.run(batch_journal.read(key))
         except BatchGone:
             return False
-        except UnknownBatch:  # neither store holds more of it than its name
+        except UnknownBatch:  # both stores have nothing but its name
             self.store.run(batches.forget(key, purged=False))
             return False
         if batch.manifest.version > RUNS:
@@ -216,15 +216,12 @@ class WindowSubmission:
         key = manifest.key.member(line.number)
         entry = servable(wanted.model, self.catalogue, key.id)
         wanted = wanted.model_copy(update={"input": self._with_stored_images(entry, key, wanted.input)})
-        check_input(entry, wanted.input)
-        check_tensors(entry.input_schema, wanted.input, tenant=manifest.key.tenant, settings=settings)
+        found = examine(entry, wanted.input)
+        refuse_tensors(found.tensors, tenant=manifest.key.tenant, settings=settings)
         check_webhook(wanted, settings)
         by_range = media_by_range(entry.input_schema, wanted.input)
         check = partial(check_reference, self.expansion.objects, settings, manifest.key.tenant, entry)
-        sizes = {
-            reference: check(place, reference, by_range=reference in by_range)
-            for place, reference in references(entry, wanted.input)
-        }
+        sizes = {reference: check(place, reference, by_range=reference in by_range) for place, reference in found.media}
         origin = Origin(manifest.traceparent)
         submission = submission_to(entry, key, wanted, fingerprint=fingerprint(document), origin=origin)
         submission = replace(submission, media_bytes=total_bytes(sizes.values()))

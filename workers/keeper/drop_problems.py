@@ -1,4 +1,4 @@
-"""The problems of a drop rule's objects: each is logged once, and the first one is shown as the rule's problem."""
+"""Problems of a drop rule's objects: logs each problem once, and shows the first one as the problem of the rule."""
 
 from __future__ import annotations
 

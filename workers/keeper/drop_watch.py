@@ -33,7 +33,7 @@ from penstock.storage.sqs import EventQueue, Message
 from penstock.workers.keeper.drops import CONCURRENCY, CheckResult, Drop
 
 #: Events claimed at once, of each kind.
-LENT = 100
+LEASED_AT_ONCE = 100
 #: Seconds after which a postponed event is left to the next listing.
 GIVE_UP_S = 600.0
 #: Keys whose last event's sequencer is remembered.
@@ -69,16 +69,16 @@ class DropWatch:
 
     def check_waiting(self) -> None:
         """Check all objects whose events wait in Redis."""
-        while lent := self._store.run(drop_events.lease(LENT)):
-            outcomes = list(self._pool.map(self._check_lent, lent))
+        while leased := self._store.run(drop_events.lease(LEASED_AT_ONCE)):
+            outcomes = list(self._pool.map(self._check_leased, leased))
             settled = [
                 each
-                for each, outcome in zip(lent, outcomes, strict=True)
+                for each, outcome in zip(leased, outcomes, strict=True)
                 if outcome != POSTPONED or each.age_s >= GIVE_UP_S
             ]
             if settled:
                 self._store.run(drop_events.done(settled))
-            self.count(HTTP, (o for each, o in zip(lent, outcomes, strict=True) if each.kind == "events"))
+            self.count(HTTP, (o for each, o in zip(leased, outcomes, strict=True) if each.kind == "events"))
 
     def check_events(self, events: Sequence[ObjectEvent], source: str) -> list[str]:
         """Check the objects of events from a rule's source; return the outcome of each event."""
@@ -98,11 +98,13 @@ class DropWatch:
         """Wait for the checks that have begun."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _check_lent(self, lent: Leased) -> str:
+    def _check_leased(self, leased: Leased) -> str:
         try:
-            return self._check_event(lent.event, WEBHOOK) if lent.kind == "events" else self._after_end(lent.event)
+            return (
+                self._check_event(leased.event, WEBHOOK) if leased.kind == "events" else self._after_end(leased.event)
+            )
         except (ValueError, TypeError):  # written by another version
-            log.warning("drop.unreadable", object=lent.object)
+            log.warning("drop.unreadable", object=leased.object)
             return UNREADABLE
 
     def _check_event(self, event: ObjectEvent, source: str) -> str:

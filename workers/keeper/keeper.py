@@ -1,7 +1,7 @@
-"""The keeper: duties that run by time, webhooks, buckets and batches. Several may run; a lease makes one active.
+"""The keeper: periodic duties, webhooks, buckets and batches. Several keepers may run; a lease makes one active.
 
-Each duty is a loop of its own, so that a slow duty delays no other. No duty keeps state in memory that it cannot lose:
-a keeper may die at any moment.
+Each duty runs in its own thread, so that a slow duty delays no other. A keeper may die at any moment: no duty needs
+its state in memory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from penstock.drop_rules import require_own_outputs
 from penstock.errors import JobStoreError, PenstockError, RecordTooNew
 from penstock.formats import RUNS
 from penstock.intake.guard import GuardedClient
+from penstock.job_spans import spans_of
+from penstock.jobs import JobKey
 from penstock.log import configure
 from penstock.queue import HintSender
 from penstock.signals import POLL_EVERY_S, Signals
@@ -29,13 +31,13 @@ from penstock.storage.journal.stored_models import StoredModels, store_checks
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis import catalogues, queues, records
+from penstock.storage.redis.ended_jobs import ended_jobs
 from penstock.storage.sqs import open_queue
-from penstock.telemetry import open_spans
+from penstock.telemetry import Spans, open_spans
 from penstock.workers.keeper.batch_completion import Completion
 from penstock.workers.keeper.batch_expansion import Expansion
 from penstock.workers.keeper.drop_watch import DropWatch, QueueReader
 from penstock.workers.keeper.drops import open_drops
-from penstock.workers.keeper.job_traces import JobTraces
 from penstock.workers.keeper.purge import retire, retire_batches
 from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import delete_leftovers_when_due
@@ -52,7 +54,7 @@ HINTS_EVERY_S = 2.0
 DELIVER_EVERY_S = 0.5
 ANSWERED_EVERY_S = 2.0
 RETIRE_EVERY_S = 10.0
-#: Seconds between two looks for the time of the latest deletion of leftovers, which restarts of keepers leave as it is.
+#: Seconds between two checks if the hourly deletion of leftovers is due. Redis keeps its time, also over restarts.
 TIDY_EVERY_S = 60.0
 #: Webhook endpoints settled at once, at most.
 CHANGES = 500
@@ -73,12 +75,11 @@ class Duty:
     every_s: float
     #: One bounded step. It is repeated at once while it returns True: more is due.
     act: Callable[[], object]
-    #: Runs also while another keeper is active. For actions that any number of keepers may do at once: a dead keeper's
-    #: lease, which lasts `LEASE_S`, then delays no lost job.
+    #: Runs also while another keeper is active: for actions that any number of keepers may repeat. The lease of a dead
+    #: keeper, which lasts `LEASE_S`, then delays no lost job.
     always: bool = False
-    #: The action waits for an event elsewhere. `every_s` counts from its begin, so that it is repeated at once after a
-    #: wait, and with a pause if it did not wait; after an error it counts from its end. At the end the keeper does not
-    #: wait for the action.
+    #: The action itself waits for an event, for example in a long poll. `every_s` then counts from the start of the
+    #: action, after an error from its end. The keeper does not wait for such an action when it stops.
     waits: bool = False
 
     def pause_s(self, *, more: bool, took_s: float) -> float:
@@ -99,7 +100,7 @@ class Keeper:
         self._ended = threading.Event()
 
     def run(self, *, stop_requested: Callable[[], bool] = lambda: False) -> None:
-        """Run the duties until `end` is called or `asked` returns True."""
+        """Run the duties until `end` is called or `stop_requested` returns True."""
         loops = [
             threading.Thread(target=self._loop, args=(duty,), name=duty.name, daemon=duty.waits)
             for duty in self._duties
@@ -154,6 +155,27 @@ class Keeper:
                 log.warning("duty.postponed", duty=duty.name, code=error.code, detail=error.detail)
             except Exception:  # a failed duty must be tried again; its thread must not end
                 log.exception("duty.failed", duty=duty.name)
+
+
+class JobTraces:
+    """Exports the spans of each ended job: once, or again with the same ids if a keeper died in between.
+
+    The keeper exports them, so that no worker waits for a collector.
+    """
+
+    def __init__(self, store: records.Runs, spans: Spans) -> None:
+        self._store = store
+        self._spans = spans
+        self._done: tuple[JobKey, ...] = ()
+
+    def step(self) -> bool:
+        """Export the spans of some jobs; return True if there are more."""
+        jobs, more = self._store.run(ended_jobs(self._done))
+        for job in jobs:
+            for span in spans_of(job):
+                self._spans.send(span)
+        self._done = tuple(job.key for job in jobs)
+        return more or bool(jobs)
 
 
 def sweep(store: records.Runs, hints: HintSender) -> None:

@@ -54,7 +54,7 @@ def retire_batches(store: records.Runs, objects: ObjectStore) -> bool:
 def purge(store: records.Runs, objects: ObjectStore, keys: Sequence[JobKey]) -> tuple[JobKey, ...]:
     """Delete the objects of jobs, then their records; return the jobs that have no record or have not ended.
 
-    Their usage is stored before: their outcomes had it.
+    Their usage is stored first, because it was only in their outcomes.
     """
     jobs = store.run(job_usage(keys))
     steps = usage_ledger.delete_objects(objects, keys, jobs)

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 def recover(store: records.Runs, objects: ObjectStore) -> int:
     """Restore every job and batch that Redis lacks, as `restore`; return the number of manifests that were checked.
 
-    All webhook endpoints receive the events that they missed, also those of jobs that Redis has again.
+    All webhook endpoints receive the events that they missed, also of jobs that another process has restored.
     """
     found, _ = _restore(store, objects)
     _announce(store)
@@ -63,7 +63,7 @@ def recover_if_lost(store: records.Runs, objects: ObjectStore) -> None:
         ended = store.run(records.recovering(who, begin=False))
         log.info("jobs.recovered", found=found, ended=ended)
     elif not seen.compared:
-        # First of all: purged jobs in older data must not run again.
+        # Before jobs are restored: purged jobs in older data must not run again.
         usage_ledger.fold_all(store, objects, usage.tenants_that_keep(store))
         log.info("jobs.compared", restored=restore(store, objects))
     if not (seen.alive and seen.compared):
@@ -121,13 +121,13 @@ def _groups(each: Iterator[T], size: int) -> Iterator[list[T]]:
 
 
 def _mapped(pool: Executor, act: Callable[[T], int], each: Iterator[T]) -> Iterator[int]:
-    """Yield results in order; `pool.map` would read all items first, which may be a million."""
-    under_way: deque[Future[int]] = deque()
+    """Yield results in order. `pool.map` would read all items first, and there may be a million."""
+    pending: deque[Future[int]] = deque()
     for one in each:
-        under_way.append(pool.submit(act, one))
-        if len(under_way) > 2 * CONCURRENCY:
-            yield under_way.popleft().result()
-    for future in under_way:
+        pending.append(pool.submit(act, one))
+        if len(pending) > 2 * CONCURRENCY:
+            yield pending.popleft().result()
+    for future in pending:
         yield future.result()
 
 

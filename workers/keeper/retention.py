@@ -73,7 +73,7 @@ class _Listing:
     batches: set[BatchKey] = field(default_factory=set)
     #: Bytes of the objects of each tenant.
     kept: Counter[str] = field(default_factory=Counter)
-    #: Marks of deliveries of which no loss of Redis makes new ones any more.
+    #: Marks of old deliveries, which would not be sent again after a loss of Redis.
     answered: list[str] = field(default_factory=list)
     #: Tenants with stored sums of usage.
     metered: set[str] = field(default_factory=set)

@@ -1,7 +1,7 @@
-"""The erasure of a tenant: everything that both stores keep of it, and a look afterwards that nothing is left.
+"""Erasure of a tenant: deletes its data from both stores, and checks afterwards that nothing is left.
 
-Order: its keys, so that nothing new comes; its batches and jobs, so that nothing runs; its records and objects; then
-what is left of it in Redis. Each move may be repeated: an erasure that was interrupted is run again.
+Order: revoke its API keys, so that no request arrives; end its batches and jobs, so that no job runs; delete its
+objects and records; delete its other keys in Redis. Every step may be repeated: run an interrupted erasure again.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from penstock.workers.keeper.tenant_export import key_rows
 
 #: Seconds for which an API process may still accept a key that was revoked (`penstock.api.keyring`).
 KEY_S = 5.0
-#: Seconds to wait for jobs that run: the lease of a worker that died, and the keeper's next look.
+#: Seconds to wait for running jobs: longer than the lease of a dead worker and the keeper's next sweep.
 JOBS_S = 60.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 Tell = Callable[[str], object]
 
 
 @dataclass(slots=True)
 class Erasure:
-    """The numbers of what was removed, and what is left: nothing, after an erasure that succeeded."""
+    """Counts of the removed items, and the items that are left: none after a successful erasure."""
 
     tenant: str
     api_keys: int = 0
@@ -53,9 +53,9 @@ def erase_tenant(
     store: Runs, objects: ObjectStore, settings: Settings, tenant: str, *, tell: Tell = lambda _: None,
     key_s: float = KEY_S, jobs_s: float = JOBS_S,
 ) -> Erasure:  # fmt: skip
-    """Remove all that is kept of a tenant, and return the report.
+    """Delete all data of a tenant, and return the report.
 
-    `ConfigError` while a drop rule makes jobs for it; `StateConflict` where its jobs do not end in time.
+    Raises `ConfigError` while a drop rule makes jobs for the tenant, `StateConflict` if its jobs do not end in time.
     """
     rules = [rule.name for rule in settings.drops if rule.tenant == tenant]
     if rules:
@@ -84,9 +84,9 @@ def erase_tenant(
 
 
 def what_is_left(store: Runs, objects: ObjectStore, tenant: str) -> list[str]:
-    """Return everything in both stores that names the tenant, a line each.
+    """Return a line for everything in both stores that names the tenant.
 
-    Unfinished uploads in parts are dropped: a store tells of those alone that it drops.
+    Unfinished multipart uploads are aborted, because a store counts them only while it aborts them.
     """
     prefix = f"tenants/{tenant}/"
     lines = [f"object {info.key}" for info in objects.list(prefix)]
@@ -114,7 +114,7 @@ def _end_batches(both: Journal, found: Sequence[BatchKey]) -> None:
 
 
 def _end_jobs(both: Journal, tenant: str, done: Erasure, tell: Tell, jobs_s: float) -> None:
-    """Cancel the jobs that have not ended, and then wait `jobs_s` at most for those that run."""
+    """Cancel the jobs that have not ended, and wait for the running ones, at most `jobs_s`."""
     until, asked = 0.0, set[JobKey]()
     while live := both.store.run(tenant_data.live_jobs(tenant)):
         if new := set(live) - asked:
@@ -127,8 +127,8 @@ def _end_jobs(both: Journal, tenant: str, done: Erasure, tell: Tell, jobs_s: flo
             continue
         if time.monotonic() > until:
             raise StateConflict(f"{len(live)} jobs of tenant {tenant} still run after {jobs_s:.0f} s: run this again")
-        both.run(journal.sweep())  # the ends of those whose worker died, also without a keeper
-        threading.Event().wait(_LOOK_S)  # for workers elsewhere: nothing tells this process
+        both.run(journal.sweep())  # ends the jobs of dead workers, also without a keeper
+        threading.Event().wait(_POLL_S)  # no event reports the end of a job in another process
     done.canceled_jobs = len(asked)
 
 

@@ -1,8 +1,8 @@
-"""The export of a tenant: all that both stores keep of it, as files with a manifest of their digests.
+"""Export of a tenant: all its data in both stores, as files with a manifest of their digests.
 
 objects/...      its objects, under their keys without `tenants/T/`: jobs, results, uploads, batches, endpoints, usage
 redis.jsonl      its keys in Redis, each with its type and value: records, events, lines, deliveries, sums of usage
-keys.json        its API keys, without what checks their texts
+keys.json        its API keys, without the digests of their secrets
 manifest.json    path, bytes and SHA-256 of every file above
 """
 
@@ -40,10 +40,10 @@ class Export:
 
 
 def export_tenant(store: Runs, objects: ObjectStore, tenant: str, target: Path) -> Export:
-    """Write all that is kept of a tenant into a new folder, or a new file `*.tar`, `*.tgz` or `*.tar.gz`.
+    """Write all data of a tenant into a new folder, or a new file `*.tar`, `*.tgz` or `*.tar.gz`.
 
-    Only its owner may read it. Each object is read once; what changes meanwhile may be there as it was before or after.
-    Raises `ConfigError` where the target exists or cannot be written.
+    Only the owner of the target may read the export. Each object is read once: an object that changes during the export
+    is written in its old or its new version. Raises `ConfigError` if the target exists or cannot be written.
     """
     if target.exists():
         raise ConfigError(f"{target} exists: name a new folder or file")

@@ -44,7 +44,7 @@ MAX_RETRY_AFTER_S = 86_400.0
 TIMEOUT_S = 15.0
 #: Seconds after which another keeper repeats an unfinished try.
 TRY_LEASE_S = 60.0
-#: Tries under way at once, at most. Each is a thread that waits for a receiver.
+#: Most tries at a time. Each is a thread that waits for a receiver.
 CONCURRENCY = 64
 #: Bytes of a body: what does not fit is omitted and can be read at the job's link.
 MAX_BODY_BYTES = 20_000
@@ -62,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryVerdict:
-    """The outcome of a try for its delivery."""
+    """The consequence of a try: the new state of its delivery, and the delay of the next try."""
 
     outcome: Delivery
     delay_s: float = 0.0
@@ -99,8 +99,8 @@ def retry_after_s(header: str, at: float) -> float | None:
 def body_of(delivery: DeliveryRecord, job: Job, base_url: str) -> str:
     """Return the body: `type`, `timestamp` and a small `data`; for an OGC subscriber the body of that standard.
 
-    The bodies of one id are equal, whenever they are made and from whichever record, also after a loss of Redis. Only
-    that of `job.progress` shows the moment; its id is never used again.
+    Every try of a delivery has the same body, also after a loss of Redis. Only the body of `job.progress` depends on
+    the time of the try; such a delivery is sent once.
     """
     job = _as_of(delivery, job)
     if delivery.endpoint is None and (sent := ogc.callback(job, delivery.event, base_url, MAX_BODY_BYTES)) is not None:
@@ -274,7 +274,7 @@ class Deliverer:
 
 
 def _as_of(delivery: DeliveryRecord, job: Job) -> Job:
-    """Return the job as it was at the event: it may have started again or ended since. An end never changes."""
+    """Return the job as it was at the event: since then the job may have started again or ended."""
     if delivery.event not in ("job.queued", "job.started"):
         return job
     job = replace(job, cancel_requested=False, completed_s=None, artifacts=(), error=None, progress=Progress())
@@ -306,7 +306,7 @@ def _span(task: Task, job: Job, place: Context, at: float, latency_ms: float, an
 
 
 def _beginning(body: bytes) -> str:
-    """Return the first characters of a response as harmless text. A receiver may return what it was sent."""
+    """Return the first characters of a response, without secrets: a receiver may echo the request."""
     text = redact_text(body[: 4 * ANSWER_CHARS].decode("utf-8", "replace"))
     return "".join(c if c.isprintable() else " " for c in text)[:ANSWER_CHARS].strip()
 

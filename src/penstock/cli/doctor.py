@@ -18,9 +18,9 @@ from penstock.formats import READS, RUNS
 from penstock.intake.drop_checks import inspect_drops
 from penstock.models import read_catalogue
 from penstock.queue import visibility_timeout_s
-from penstock.storage.browser_access import inspect_browser_access
 from penstock.storage.checks import (
     Finding,
+    inspect_browser_access,
     inspect_disk,
     inspect_own_store,
     inspect_redis,

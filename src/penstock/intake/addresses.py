@@ -1,4 +1,4 @@
-"""Web addresses that may be requested at all, the pure half of the guard: one parser, one table of special ranges."""
+"""Rules of the guard: which web addresses may be requested. Pure: one parser, one table of special ranges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _URL = re.compile(r"(?i)https?://[^/?#\\@%\s\x00-\x20\x7f]+([/?#][^\\\s\x00-\x20\x7f]*)?")
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*|\[[0-9a-f:.]+\]")
-#: Forms that the resolver's library reads as addresses, although they do not look like any: 0x7f.1, 2130706433, 127.1
+#: Names that the C library's resolver reads as IPv4 addresses: 0x7f.1, 2130706433, 127.1
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)$")
 
 
@@ -79,7 +79,7 @@ def check_url(url: str, allowed: Iterable[str], any_public: bool) -> WebAddress:
 def joined(url: str, location: str) -> str:
     """Return the target of a redirect from a URL, still unchecked.
 
-    Raises `MediaRefused` for a malformed target, and for one that leaves https: anybody on the way could replace it.
+    Raises `MediaRefused` for a malformed target, and for a redirect from https to http, whose answer could be forged.
     """
     try:
         target = httpx2.URL(url).join(location)
@@ -147,7 +147,7 @@ def _parse(url: str) -> WebAddress:
 
 
 def refusal(reason: str) -> MediaRefused:
-    """Return the error that the client sees; the reason is for the log only."""
+    """Return the error for the client. The reason is a note for the log, not for the client."""
     error = MediaRefused(_REFUSED)
     error.add_note(reason)
     return error

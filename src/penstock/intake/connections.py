@@ -1,4 +1,4 @@
-"""Connections to checked addresses, within limits that no server can stretch: total time, total bytes, least rate."""
+"""Connections to checked addresses, with limits that no server can extend: total time, total bytes, least rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Resolver = Callable[[str, int], Sequence[str]]
 
 #: Bytes of a response before its body, at most: interim responses (1xx) and headers.
 MAX_HEAD_BYTES = 256 << 10
-#: Bytes sent at once: few enough to be sent at once or not at all, so that a slow reader cannot stretch the time.
+#: Bytes of one write: a write this small returns at once or blocks, so that the time limit is checked in between.
 PIECE_BYTES = 4096
 
 
@@ -31,8 +31,8 @@ def no_check() -> None:
 class LeastRate:
     """The least rate of the server of one file, over all requests for it. Pure.
 
-    Only the seconds that pass while the worker waits for the server count: neither a slow disk nor a busy processor
-    ends a download. The waits of several requests add up, so a server of a thousand ranges cannot delay each of them.
+    Only the time during which the worker waits for the server counts: neither a slow disk nor a busy processor ends a
+    download. The waits of all requests for a file add up, so that a server cannot delay each of a thousand ranges.
     """
 
     #: Bytes a second; 0 = no limit.
@@ -46,8 +46,8 @@ class LeastRate:
     def count(self, received_bytes: int, waited_s: float) -> None:
         """Count a wait and its bytes; raise `FetchFailed` at the end of a window with too few bytes.
 
-        Of a server that has sent nothing so far, raise `httpcore2.ReadTimeout`: it is told apart from no other failure
-        without a response.
+        Raise `httpcore2.ReadTimeout` for a server that has sent nothing so far: the client sees the same error as for
+        any other server without a response.
         """
         self._received_bytes += received_bytes
         self._has_sent = self._has_sent or received_bytes > 0

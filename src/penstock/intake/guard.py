@@ -1,7 +1,7 @@
 """The guard: the only code that connects to addresses from users, for inputs and webhooks.
 
-It resolves a host once, rejects the host unless every answer is public, and connects to exactly the address it checked:
-a second answer of the name server has no effect. `addresses.py` holds the rules.
+The guard resolves a host once, rejects the host unless all its addresses are public, and connects to exactly these
+addresses: a later answer of the name server has no effect. `addresses.py` has the rules.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class FetchedPart:
 
     #: Size of the whole file.
     size_bytes: int
-    #: Strong etag of the file; None if the server gives none, so that further ranges could be those of another file.
+    #: Strong etag of the file; None if the server gives none: further ranges could then be of another version.
     etag: str | None
     #: Received bytes.
     received_bytes: int

@@ -10,9 +10,9 @@ The API imports this module, so it must not import numpy or rasterio.
 
 from __future__ import annotations
 
-import itertools
 import re
 import tempfile
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,6 @@ from penstock.storage.objects.opening import open_store
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-#: Numbers for the folders of media in memory: shorter names than those of `tempfile`, and no call for random bytes.
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class S3Object:
     etag: str | None = None
 
 
-#: The same sentence for each reason: it tells nothing about other buckets.
+#: The same text for every reason, so that an error reveals nothing about other buckets.
 _NO_BUCKET = "this object may not be used: the operator opens buckets for input by the setting s3_input_buckets"
 
 Reference = UploadReference | S3Object | WebAddress
@@ -115,7 +113,7 @@ def fetch_media(
         raise MediaNotFound from error
     if isinstance(found.contents, Path):
         return LocalMedia(found.contents, found.etag)
-    path = folder / f"{FOLDER_PREFIX}{next(_numbers)}" / _name(media)
+    path = folder / f"{FOLDER_PREFIX}{uuid.uuid4().hex}" / _name(media)
     return LocalMedia(path, found.etag, data=found.contents)
 
 
@@ -123,9 +121,9 @@ def fetch_for_job(
     reference: str, folder: Path, *, by_range: bool, store: ObjectStore, tenant: str, settings: Settings,
     guard: GuardedClient, limit_bytes: int, check: Callable[[], None] = no_check, memory_bytes: int = -1,
 ) -> tuple[LocalMedia, PartialFile | None]:  # fmt: skip
-    """Fetch a reference as `fetch_media` does; of a large TIFF file, only the beginning if `by_range`.
+    """Fetch a reference as `fetch_media` does; with `by_range`, fetch only the beginning of a large TIFF file.
 
-    Return the file, and the source of its other ranges if it is partial.
+    Return the file, and its partial file where further ranges are still to be fetched.
     """
     if by_range:
         media = parse_reference(reference, tenant=tenant, settings=settings)
@@ -135,7 +133,7 @@ def fetch_for_job(
             found, etag = begin_partial(path, source, limit_bytes)
         except ObjectNotFound as error:
             raise MediaNotFound from error
-        if path.exists():  # else its ranges could be those of two versions
+        if path.exists():  # a source without a strong etag is fetched whole: its ranges could be of two versions
             return LocalMedia(path, etag, found is not None), found
     whole = fetch_media(
         reference, folder, store=store, tenant=tenant, settings=settings, guard=guard, limit_bytes=limit_bytes,
@@ -158,7 +156,7 @@ def _source(
 
 
 def _new_path(media: Reference, folder: Path) -> Path:
-    """Return the path of a file that does not exist yet, in a new folder of its own; an `OSError` is `FetchFailed`."""
+    """Return the path of a new file, alone in a new folder; an `OSError` is `FetchFailed`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=folder)) / _name(media)

@@ -141,10 +141,10 @@ class PartialFile:
 
 
 def begin_partial(path: Path, source: Source, limit_bytes: int) -> tuple[PartialFile | None, str | None]:
-    """Create a local file with the first bytes of a source.
+    """Create a local file with the first bytes of a source; return the partial file and the source's etag.
 
-    Return the partial file, or None if the file is whole: a small one, one without a strong etag or ranges, and any
-    file that is no TIFF; and the source's etag.
+    The partial file is None if the source is fetched whole: a small file, a file that is no TIFF, and a source without
+    a strong etag or without ranges.
     """
     with new_file(path) as file:
         size, etag, whole = source.begin(file)

@@ -44,11 +44,10 @@ def check_reference(
     objects: ObjectStore, settings: Settings, tenant: str, entry: CatalogueEntry, place: str, reference: str,
     *, by_range: bool = False,
 ) -> int | None:  # fmt: skip
-    """Return a medium's bytes; None where only a worker learns them.
+    """Return the size of a medium in bytes; None where only the worker learns the size.
 
-    `by_range` is True for a medium of which only a part is read (`media_by_range`): the model's limit is then about
-    that part, which a worker learns. Raises an `InputError` that points to the place of a missing, forbidden or too
-    large medium.
+    `by_range` is True for a medium of which only ranges are read (`media_by_range`): the worker then applies the
+    model's limit to these ranges. Raises an `InputError` that points to a missing, forbidden or too large medium.
     """
     with pointing_to(place):
         size_bytes = _size(objects, settings, tenant, reference)
@@ -59,7 +58,7 @@ def check_reference(
 
 
 def total_bytes(sizes: Iterable[int | None]) -> int | None:
-    """Return the bytes of all media of a job; None without media, and where the size of one is not known."""
+    """Return the sum of the sizes of a job's media; None without media, and if one size is unknown."""
     total = 0
     for size in sizes:
         if size is None:
@@ -99,7 +98,7 @@ def _upload(objects: ObjectStore, key: str) -> ObjectInfo:
 
 
 def _object(settings: Settings, wanted: S3Object) -> ObjectInfo | None:
-    """Return a bucket's information on an object; None if the bucket does not respond: the worker tries longer."""
+    """Return the metadata of an object; None if its bucket does not respond: the worker tries for longer."""
     try:
         info = open_store(f"s3://{wanted.bucket}", settings).head(wanted.key)
     except ObjectNotFound as error:

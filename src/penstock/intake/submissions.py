@@ -1,4 +1,4 @@
-"""Submissions: a request becomes one when its model is known, its input valid and its webhook allowed."""
+"""Checks of a request before its submission: the model is known, the input valid, the webhook allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.config import Settings
 from penstock.documents import first_issues, pointer
 from penstock.errors import InvalidRequest, MediaRefused, ModelNotServed, ModelUnavailable, NotReady, TensorsRefused
 from penstock.intake.addresses import check_url, is_web_url
-from penstock.intake.schemas import Schemas
+from penstock.intake.references import references
 from penstock.jobs import JobKey, Submission
 from penstock.models import CatalogueEntry, find, no_model, tensor_places
 from penstock.reports import Issue
@@ -33,13 +33,12 @@ _SIZES = {"maxLength": "characters", "maxItems": "items", "maxProperties": "fiel
 #: Characters of a value's text above which a message does not repeat the value.
 _VALUE_CHARS = 80
 _KINDS: Mapping[type, str] = {str: "text", list: "array", dict: "object"}
-_SCHEMAS = Schemas()
 _NOT_ALLOWED = "the service may not call this address; the operator can allow it as host:port (allowed_hosts)"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a request, from its headers."""
+    """The trace and the idempotency key of a request, from its headers."""
 
     traceparent: str | None = None
     idempotency_key: str | None = None
@@ -69,7 +68,7 @@ def submission_to(
 
 
 def servable(name: str, catalogue: Mapping[str, CatalogueEntry], job: str | None = None) -> CatalogueEntry:
-    """Return the entry of a model or alias; with the id of a `job`, the one that gets it among those that share.
+    """Return the entry of a model or alias. Where models share an alias, the id of a `job` selects one of them.
 
     Raises `ModelNotServed` with the known models, `ModelUnavailable` with the model's problem, or `NotReady` while a
     worker checks or fetches it.
@@ -78,7 +77,7 @@ def servable(name: str, catalogue: Mapping[str, CatalogueEntry], job: str | None
         raise NotReady("no model is published: start a worker, or run `penstock models publish`", retry_after_s=5)
     entry = find(catalogue, name if job is None else model_for(catalogue, name, job))
     if entry is None:
-        raise ModelNotServed(_unknown([name], catalogue), errors=[Issue("/model", "there is no such model")])
+        raise ModelNotServed(no_model([name], catalogue), errors=[Issue("/model", "there is no such model")])
     if entry.problem in (CHECKING, FETCHING):
         raise NotReady(f"{entry.name} is not ready yet: {entry.problem}", retry_after_s=2)
     if entry.problem is not None:
@@ -91,7 +90,7 @@ def servable(name: str, catalogue: Mapping[str, CatalogueEntry], job: str | None
 def names_of(
     wanted: Sequence[str], catalogue: Mapping[str, CatalogueEntry], kept: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return models by name, each once, usable or not; names in `kept` need not be known.
+    """Return the names of models, without duplicates. Names in `kept` may be unknown; models may be unusable.
 
     Raises `ModelNotServed` with a pointer to each unknown one, or `NotReady` while no worker has published any.
     """
@@ -102,28 +101,38 @@ def names_of(
     issues = [Issue(f"/models/{n}", "there is no such model") for n, name in enumerate(wanted) if found[name] is None]
     if issues:
         unknown = [name for name in wanted if found[name] is None]
-        raise ModelNotServed(_unknown(unknown[:MAX_ISSUES], catalogue), errors=issues[:MAX_ISSUES])
+        raise ModelNotServed(no_model(unknown[:MAX_ISSUES], catalogue), errors=issues[:MAX_ISSUES])
     return tuple(dict.fromkeys(name for name in found.values() if name is not None))
-
-
-def _unknown(names: Sequence[str], catalogue: Mapping[str, CatalogueEntry]) -> str:
-    return no_model(names, catalogue)
 
 
 def check_input(entry: CatalogueEntry, value: Mapping[str, Any]) -> None:
     """Raise `InvalidRequest` with a pointer for each place where the input violates the model's schema."""
-    if _SCHEMAS.surely_allows(entry.input_schema, value):
-        return
     found = Draft202012Validator(entry.input_schema).iter_errors(value)
     issues = first_issues((issue for error in found for issue in _issues(error)), MAX_ISSUES)
     if issues:
         raise InvalidRequest(f"the input does not fit {entry.name}", errors=issues)
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The parts of a valid input that need further checks."""
+
+    #: JSON pointers of raw tensors.
+    tensors: Sequence[str]
+    #: Each medium's JSON pointer and reference.
+    media: Sequence[tuple[str, str]]
+
+
+def examine(entry: CatalogueEntry, value: Mapping[str, Any]) -> Findings:
+    """Return the findings in an input; raise `InvalidRequest` for one that violates the schema or names many media."""
+    check_input(entry, value)
+    return Findings(_tensors(entry.input_schema, value), references(entry, value))
+
+
 def check_tensors(schema: Mapping[str, Any], value: Mapping[str, Any], *, tenant: str, settings: Settings) -> None:
     """Raise `TensorsRefused` if an input has raw tensors and its tenant may not send any."""
     if not settings.takes_tensors(tenant):
-        refuse_tensors(list(dict.fromkeys(tensor_places(schema, value))), tenant=tenant, settings=settings)
+        refuse_tensors(_tensors(schema, value), tenant=tenant, settings=settings)
 
 
 def refuse_tensors(places: Sequence[str], *, tenant: str, settings: Settings) -> None:
@@ -133,6 +142,10 @@ def refuse_tensors(places: Sequence[str], *, tenant: str, settings: Settings) ->
             f"tenant {tenant!r} may not send raw tensors; the operator can allow it (raw_tensors)",
             errors=[Issue(f"/input{place}", "is a raw tensor") for place in places[:MAX_ISSUES]],
         )
+
+
+def _tensors(schema: Mapping[str, Any], value: Mapping[str, Any]) -> Sequence[str]:
+    return tuple(dict.fromkeys(tensor_places(schema, value)))
 
 
 def _issues(error: ValidationError) -> Iterator[Issue]:
@@ -192,10 +205,10 @@ def _ruled_out(error: ValidationError) -> str:
 def _shortened(error: ValidationError) -> str:
     """Return the library's message with a long value replaced by its type: input is not sent back."""
     value: Any = error.instance
-    said = error.message
+    message = error.message
     if len(repr(value)) > _VALUE_CHARS:
-        said = said.replace(repr(value), f"this {_KINDS.get(type(value), 'value')}")
-    return said[:_SENTENCE_CHARS]
+        message = message.replace(repr(value), f"this {_KINDS.get(type(value), 'value')}")
+    return message[:_SENTENCE_CHARS]
 
 
 def _other_form(schema: Mapping[str, Any], value: str) -> str:
@@ -211,22 +224,22 @@ def _other_form(schema: Mapping[str, Any], value: str) -> str:
 
 def _tag(schema: Mapping[str, Any], value: Any) -> str | None:
     """Return the field that selects the alternative, if there is one."""
-    said = schema.get("discriminator", {})
-    return said.get("propertyName") if said.get("mapping") and isinstance(value, dict) else None
+    discriminator = schema.get("discriminator", {})
+    return discriminator.get("propertyName") if discriminator.get("mapping") and isinstance(value, dict) else None
 
 
 def _issues_of_kind(error: ValidationError, place: str, tag: str) -> Iterator[Issue]:
-    """Yield the issues of a value by the alternative that it names, or the list of possible names."""
+    """Yield the issues of a value for the alternative that its tag selects, or an issue with the known tags."""
     schema: Any = error.schema
     value: Any = error.instance
-    known, said = schema["discriminator"]["mapping"], value.get(tag)
-    if not isinstance(said, str) or said not in known:
-        inside = (name for name, inner in value.items() if isinstance(inner, Mapping) and inner.get(tag) in known)
-        hint = next((f"; give its field `{name}` instead" for name in inside), "")
-        told = "is required" if said is None else f"must be one of: {', '.join(known)}{hint}"
-        yield Issue(place + pointer([tag]), told)
+    known, name = schema["discriminator"]["mapping"], value.get(tag)
+    if not isinstance(name, str) or name not in known:
+        nested = (field for field, inner in value.items() if isinstance(inner, Mapping) and inner.get(tag) in known)
+        hint = next((f"; give its field `{field}` instead" for field in nested), "")
+        message = "is required" if name is None else f"must be one of: {', '.join(known)}{hint}"
+        yield Issue(place + pointer([tag]), message)
         return
-    number = schema[error.validator].index({"$ref": known[said]})
+    number = schema[error.validator].index({"$ref": known[name]})
     for inner in error.context or ():
         if inner.relative_schema_path[0] == number:
             yield from _issues(inner)
@@ -242,7 +255,7 @@ def _several(branches: Sequence[Mapping[str, Any]], value: Mapping[str, Any]) ->
 
 
 def _issues_of_branch(error: ValidationError, place: str) -> Iterator[Issue]:
-    """Yield the issues of a value by its closest alternative: one that accepts its type."""
+    """Yield the issues of a value for its closest alternative: of those that accept its type, the one with fewest."""
     branches = [list(found) for _, found in groupby(error.context or (), key=lambda e: e.relative_schema_path[0])]
     fitting = [found for found in branches if not any(_is_of_another_type(e, error) for e in found)]
     if fitting:

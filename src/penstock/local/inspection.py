@@ -79,7 +79,7 @@ def _warm_up(engine: Engine, found: ModelFinding) -> ModelFinding:
         warmth = engine.warm_up(found.model)
     except PenstockError as error:
         return replace(found, problems=(f"its dummy request failed: {error.code}: {error.detail}",))
-    except Exception as error:  # the check looks for faults of processors, too
+    except Exception as error:  # a fault of the processor is a finding, too
         return replace(found, problems=(f"its dummy request failed: {type(error).__name__}: {error}",))
     note = f"loaded in {warmth.load_s:.1f} s, warmed up in {warmth.warm_up_s:.2f} s"
     if warmth.batch < warmth.largest_batch:
@@ -99,7 +99,7 @@ def _compare(engine: Engine, found: ModelFinding, sample: Sample | None) -> Mode
         said = f"not compared with float32: {error.code}: {error.detail}"
         if sample is not None:
             return replace(found, problems=(*found.problems, said))
-        # Nobody asked for noise, and two networks may need too much memory.
+        # The user named no sample, and two networks may need too much memory.
         return replace(found, notes=(*found.notes, said))
     return replace(found, notes=tuple(filter(None, (*found.notes, str(difference)))), float32=difference)
 

@@ -23,7 +23,7 @@ class Installation:
     """Models by name or alias. Safe to use from many threads."""
 
     def __init__(self, settings: Settings, processing: Processing, *, catalogue: Sequence[str | Path] = ()) -> None:
-        """Read the catalogue: the shipped one, those of the settings, and then the files given here.
+        """Read the shipped catalogue, then the catalogues of the settings, then `catalogue`.
 
         `processing` imports and runs the processors.
         """

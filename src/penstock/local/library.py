@@ -147,7 +147,7 @@ class Engine:
         self, *, catalogue: Sequence[str | Path] = (), settings: Settings | None = None, isolated: bool = False,
         log_level: str = "error",
     ) -> None:  # fmt: skip
-        """Read the catalogue: the shipped one, those of the settings, and then the files given here.
+        """Read the shipped catalogue, then the catalogues of the settings, then `catalogue`.
 
         Without `settings`, they are read from `PENSTOCK_*` and `penstock.toml`. Processors work in the thread that
         calls `run`; with `isolated` they work in separate processes, as in a worker, which log from `log_level` on.
@@ -187,7 +187,7 @@ class Engine:
         record, entry = self.installation.servable(model)
         document = _plain({**(input or {}), **fields})
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="result-", dir=self._scratch))
-        # Beside the result, so that large files need not be copied between disks.
+        # The scratch folder is beside the result, so that large files are moved on one disk.
         with _beside(folder) as scratch:
             media = _media(entry, document, Path(scratch) / "media")
             work = Work(record, document, media, Path(scratch) / "artifacts")
@@ -207,7 +207,7 @@ class Engine:
     def compare(self, model: str, document: Mapping[str, Any] | None = None, *, sample: str = "noise") -> Difference:
         """Run a request in the record's number type and in float32; return how the outputs differ.
 
-        Without a document that is the dummy request; `sample` is the word for the input. Raises the errors of `run`.
+        Without a document, run the dummy request. `sample` names the input in the report. Raises the errors of `run`.
         """
         record, entry = self.installation.servable(model)
         with tempfile.TemporaryDirectory(prefix="compare-", dir=self._scratch) as scratch:

@@ -40,14 +40,14 @@ class Difference:
 
     #: Name of the file that was computed, or `noise`.
     sample: str
-    #: Labels of the classes that were compared, those of pixels without data left out where a prompt tells them.
+    #: Compared labels of classes, without pixels that the prompt marks as having no data.
     labels: int
     #: Labels that differ.
     differing: int
     #: `differing` of `labels`, from 0 to 1; None without labels.
     share: float | None
-    #: Largest absolute difference of outputs that are numbers, infinite where one is none in the own type alone; None
-    #: without such outputs. What is no finite number in float32 is left out.
+    #: Largest absolute difference of numeric outputs; infinite if a number is NaN in the model's own type only; None
+    #: without numeric outputs. Values that are not finite in float32 are left out.
     largest_difference: float | None
     #: Largest absolute number of these outputs in float32.
     largest_number: float | None
@@ -152,7 +152,7 @@ def _tallied(
 
 
 def _labels(name: str, value: Any) -> Labels | None:
-    """Return the class ids of an output, any shape; None for an output that has none."""
+    """Return the class ids of an output, in any shape; None for an output without classes."""
     array = np.asarray(value) if name in (*_SCORES, *_IDS, REDUCED) else np.empty(0)
     if not array.ndim or not array.size:
         return None

@@ -14,9 +14,9 @@ from penstock.errors import ConfigError
 
 
 def file_of(name: str, paths: Sequence[Path]) -> Path:
-    """Return the last of the files that has a record of this name: the one that counts.
+    """Return the last file with a record of this name: its record takes precedence.
 
-    Raises `ConfigError` if only a catalogue has it that comes with a package: it is not changed.
+    Raises `ConfigError` if only a catalogue of a package has the record: such a catalogue is not changed.
     """
     for path in reversed(paths):
         if not str(path).startswith("package:") and name in _read(path).get("models", {}):

@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
 from types import MappingProxyType
+from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.local import sample_graphs as graphs
 from penstock.local import sample_networks as networks
 from penstock.models import is_name
+
+#: Shape of an array of a graph: a size, or a name for any size.
+Sides = tuple[int | str, ...]
+#: Versions that every supported onnxruntime computes.
+_OPSET, _IR = 17, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,44 @@ def write_sample(kind: str, folder: Path) -> str:
         f'[models.{name}]\ntitle = "A random {kind} model: its answers mean nothing"\nrunner = "{made.runner}"\n'
         f'processor = "{kind}"\nsource = {source}\nrevision = "random"{options}\n'
     )
+
+
+def _table(folder: Path) -> None:
+    """Write a sum of two weighted columns: `features` (rows, 2) to `variable` (rows, 1)."""
+    _graph(folder, "Gemm", ("features", ("rows", 2)), ("variable", ("rows", 1)), {"w": (2, 1), "b": (1,)})
+
+
+def _rows(folder: Path) -> None:
+    """Write a score of rows of 64 numbers: `rows` (batch, any, 64) to `score` (batch, any, 1)."""
+    _graph(folder, "MatMul", ("rows", ("batch", "n", 64)), ("score", ("batch", "n", 1)), {"w": (64, 1)})
+
+
+def _scene(folder: Path) -> None:
+    """Write a weighted sum of six bands over 3 x 3 pixels: `pixels` (batch, 6, h, w) to `values` (batch, 1, h, w)."""
+    inputs, outputs = ("pixels", ("batch", 6, "h", "w")), ("values", ("batch", 1, "h", "w"))
+    _graph(folder, "Conv", inputs, outputs, {"w": (1, 6, 3, 3), "b": (1,)}, pads=[1, 1, 1, 1])
+
+
+def _graph(
+    folder: Path,
+    operator: str,
+    inputs: tuple[str, Sides],
+    outputs: tuple[str, Sides],
+    weights: Mapping[str, Sides],
+    **attributes: Any,
+) -> None:
+    """Write a graph of one operator with random float32 weights."""
+    onnx, numpy = import_module("onnx"), import_module("numpy")
+    random, made = numpy.random.default_rng(1), onnx.helper
+    arrays = {name: random.normal(size=shape).astype("float32") for name, shape in weights.items()}
+    graph = made.make_graph(
+        [made.make_node(operator, [inputs[0], *arrays], [outputs[0]], **attributes)], folder.name,
+        [made.make_tensor_value_info(inputs[0], onnx.TensorProto.FLOAT, inputs[1])],
+        [made.make_tensor_value_info(outputs[0], onnx.TensorProto.FLOAT, outputs[1])],
+        initializer=[onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )  # fmt: skip
+    versions = [made.make_opsetid("", _OPSET)]
+    onnx.save(made.make_model(graph, opset_imports=versions, ir_version=_IR), str(folder / "model.onnx"))
 
 
 #: Columns of the table, and the prediction.
@@ -130,12 +174,12 @@ KINDS: Mapping[str, SampleKind] = MappingProxyType(
         "raster-mask-generation": _hub(
             networks.mask_generation, "scene.tif --param objects='[{\"points\": [[13.751, 45.132]]}]'"
         ),
-        "raster-regression": _onnx(graphs.scene, "scene.tif", _BANDS + _QUANTITY),
+        "raster-regression": _onnx(_scene, "scene.tif", _BANDS + _QUANTITY),
         "raster-segmentation": _hub(networks.segformer(6, {0: "one", 1: "two"}), "scene.tif", _BANDS + _CLASSES),
         "raster-zero-shot-detection": _hub(networks.word_detection, "scene.tif --param labels=cat,dog", _SHOWN),
         "speech-recognition": _hub(networks.speech_recognition, "speech.wav"),
-        "tabular": _onnx(graphs.table, "plots.csv", _COLUMNS),
-        "tensor": _onnx(graphs.rows, "rows.npy", _ROWS),
+        "tabular": _onnx(_table, "plots.csv", _COLUMNS),
+        "tensor": _onnx(_rows, "rows.npy", _ROWS),
         "text-classification": _hub(
             networks.text_classification({0: "negative", 1: "positive"}), '"A pleasant evening."'
         ),

@@ -1,4 +1,4 @@
-"""The trials of `penstock models tune`: each candidate in a process of its own, so that its peak memory is its own.
+"""The trials of `penstock models tune`: each candidate runs in a new process, which makes its peak memory measurable.
 
 `python -m penstock.local.trials` reads an `Order` from standard input, measures it and prints a trial as JSON.
 """
@@ -36,8 +36,8 @@ from penstock.workers.engine.runners import Runners
 from penstock.workers.processing import InThread
 from penstock.workers.warmup import LargestPrompt
 
-#: Seconds between two looks at the memory of a trial.
-_LOOK_EVERY_S = 0.05
+#: Seconds between two measurements of a trial's memory.
+_POLL_EVERY_S = 0.05
 #: Prompts of a trial, at least: the first of them fill caches.
 _LEAST_PROMPTS = 3
 
@@ -121,7 +121,7 @@ def has_bfloat16(*, on_gpu: bool, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool
 
 
 def measure(model: Model, candidate: Candidate, *, seconds: float, memory_bytes: int) -> Trial:
-    """Return the trial of a candidate, measured in a process of its own; whatever goes wrong is its problem.
+    """Measure a candidate in a new process; return the trial, with any failure as its `problem`.
 
     A process on the CPU that takes more than `memory_bytes` is killed.
     """
@@ -145,9 +145,9 @@ def measure(model: Model, candidate: Candidate, *, seconds: float, memory_bytes:
                 raise
             if peak_bytes is not None:
                 return Trial(candidate, peak_bytes=peak_bytes, problem="takes more memory")
-            said = process.stdout.read() if process.stdout else b""
+            output = process.stdout.read() if process.stdout else b""
         errors.seek(0)
-        return _trial(candidate, said, errors.read().decode(errors="replace"), process.returncode)
+        return _trial(candidate, output, errors.read().decode(errors="replace"), process.returncode)
 
 
 def _watch(process: subprocess.Popen[bytes], order: str, memory_bytes: int, on_gpu: bool) -> int | None:
@@ -159,7 +159,7 @@ def _watch(process: subprocess.Popen[bytes], order: str, memory_bytes: int, on_g
     seen = psutil.Process(process.pid)
     while True:
         try:
-            process.wait(_LOOK_EVERY_S)
+            process.wait(_POLL_EVERY_S)
         except subprocess.TimeoutExpired:
             with suppress(psutil.NoSuchProcess):
                 if not on_gpu and (held := seen.memory_info().rss) > memory_bytes:
@@ -169,19 +169,19 @@ def _watch(process: subprocess.Popen[bytes], order: str, memory_bytes: int, on_g
             return None
 
 
-def _trial(candidate: Candidate, said: bytes, errors: str, status: int) -> Trial:
+def _trial(candidate: Candidate, output: bytes, errors: str, status: int) -> Trial:
     if status == 0:
-        return Trial(candidate, **json.loads(said.splitlines()[-1]))
+        return Trial(candidate, **json.loads(output.splitlines()[-1]))
     ended = f"its process was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with {status}"
     lines = [line for line in errors.splitlines() if line.strip()]
-    said_last = lines[-1][:200] if lines else ""
-    return Trial(candidate, problem=": ".join(filter(None, (ended if status < 0 or not lines else "", said_last))))
+    last_line = lines[-1][:200] if lines else ""
+    return Trial(candidate, problem=": ".join(filter(None, (ended if status < 0 or not lines else "", last_line))))
 
 
 def run(model: Model, candidate: Candidate, *, seconds: float) -> dict[str, Any]:
     """Measure a candidate in this process: its largest prompt, again and again through the engine."""
     if (tiles := Tiles.of(model)) is not None and candidate.tile_px is not None:
-        # The dummy scene has one tile, whose input has no halo: this one has the size of an input.
+        # The dummy scene is one tile without a halo: make that tile as large as an input with its halo.
         wide = {**model.options, "tile_px": tiles.input_px(candidate.tile_px)}
         dummy, unit = model.model_copy(update={"options": wide}), tiles.map_px(candidate.tile_px) ** 2
     else:

@@ -42,7 +42,7 @@ Say = Callable[[str, str], None]
 
 
 class Child(KeptProcess):
-    """A child process in a session of its own, so that Ctrl-C in the terminal does not reach it."""
+    """A child process in a new session: Ctrl-C in the terminal does not reach it."""
 
     _stdin = subprocess.DEVNULL
 
@@ -158,7 +158,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A process that ended right after its start: how often, one time after the other, and why the last time."""
+    """A process that ends right after every start: the number of failures in a row, and the last reason."""
 
     name: str
     failures: int
@@ -211,7 +211,7 @@ class _Supervised:
 
 @dataclass
 class Supervisor:
-    """Keeps processes running; ends them in the reverse order of their start, those of one stage at once."""
+    """Keeps processes running; ends them in the reverse order of their start, the processes of a stage together."""
 
     #: Receives messages as (name, sentence).
     say: Say
@@ -333,7 +333,7 @@ def error_in(line: str) -> str | None:
     return plain(f"{_words(event)}{f': {detail}' if detail else ''}")
 
 
-#: Events of our processes in words, for the operator who looks at `penstock up`.
+#: Texts of events, for the operator who reads the output of `penstock up`.
 _WORDS = {
     "worker.unhealthy": "worker ended itself",
     "worker.idle": "worker left: it had no job",
@@ -398,7 +398,7 @@ def _size(path: Path) -> int:
 def _rotate(log: Path) -> None:
     """Copy a log to `<name>.log.1` and empty it: its process appends to the same file.
 
-    Lines that are written between the end of the copy and the emptying are lost, as are all where the disk is full.
+    Lines that the process writes between the copy and the truncation are lost. On a full disk all lines are lost.
     """
     with contextlib.suppress(OSError), log.open("rb") as lines, log.with_name(f"{log.name}.1").open("wb") as aside:
         shutil.copyfileobj(lines, aside)

@@ -18,7 +18,7 @@ class KeptProcess(ABC):
     log: Path
     #: Seconds that the process has to end on request.
     stop_s: float
-    #: Processes of one stage are ended at once, the stages one after the other; None = a stage of its own.
+    #: Name of the stage in which the process is ended. Processes of one stage end together; None = alone.
     stage: str | None = None
     _process: psutil.Process | None = None
 

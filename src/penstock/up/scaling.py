@@ -54,7 +54,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The workers on this machine that come and go: the failures, and the next time for a start."""
+    """The workers that the driver starts on this machine: their failures, and the earliest time of the next start."""
 
     most: int
     #: Workers that ended right after their start, one after the other.
@@ -69,8 +69,8 @@ class Pool:
     def missing(self, *counts: Counts, at: float) -> int:
         """Return the number of workers to start now: each of them serves all the queues that were counted.
 
-        `counts` are those of each queue, since a worker of another queue is of no use to its jobs, and those of all
-        queues together, since a worker that is busy in one queue is of no use to another. The largest lack decides.
+        `counts` has the counts of each queue, because a worker cannot run jobs of another queue, and the counts of all
+        queues together, because a worker that is busy in one queue cannot serve another. The largest lack decides.
         """
         waiting = max((each.waiting for each in counts), default=0)
         if at < self.due_s and (self.in_vain is None or waiting <= self.in_vain):
@@ -92,9 +92,9 @@ class Pool:
         return replace(self, failures=self.failures + 1, due_s=at + pause_s(self.failures), in_vain=None)
 
     def left(self, *, jobs: int, waiting: int, at: float) -> Pool:
-        """Return the pool after a worker left by itself, having had so many jobs, while so many wait in vain.
+        """Return the pool after a worker left by itself after `jobs` jobs, while `waiting` jobs still wait.
 
-        Where jobs wait that no worker of this pool can claim, a pause keeps workers from coming and going for nothing.
+        If no worker of this pool can claim the waiting jobs, a pause avoids starting workers that find no job.
         """
         if jobs or not waiting:
             return replace(self, failures=0, fruitless=0, due_s=at, in_vain=None)

@@ -1,8 +1,8 @@
-"""The embedded Valkey: one server per data folder, which outlives its supervisor and is found again.
+"""The embedded Valkey: one server per data folder. The server outlives its supervisor; the next one attaches to it.
 
-The server holds a lock on the folder as long as it lives, and `valkey.json` holds its port. So the next supervisor
-knows whether to attach or to start, and two servers never write the same files. `valkey.json` also holds the password
-that the first start made: other users of the machine reach the port, and may not read the file.
+The server process holds a lock on the folder, and `valkey.json` has its port. So the next supervisor knows if it must
+attach or start, and two servers never write the same files. `valkey.json` also has the password, which the first start
+generates: other users of the machine can reach the port, but cannot read the file.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def recorded_url(folder: Path) -> str | None:
 
 
 def redis_address(settings: Settings) -> str:
-    """Return the address of the settings' Redis: the one in the settings, or that of `penstock up` on the data folder.
+    """Return the address of Redis: `redis_url` of the settings, or the Valkey of `penstock up` on the data folder.
 
-    Raises `ConfigError` if there never was one, or if that of `penstock up` does not run.
+    Raises `ConfigError` if `penstock up` never ran on the data folder, or if its Valkey does not run.
     """
     if settings.redis_url is not None:
         return settings.redis_url

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
@@ -24,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.signing import verify_link
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.objects.local_syncs import GroupSyncs, Witness
+from penstock.storage.objects.local_files import copy_whole, read_whole
 from penstock.storage.objects.opening import open_store
 
 NO_KEYS = ["", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "./a", "a//b", "a/", "a\0b", "x" * 256]
@@ -120,15 +123,8 @@ def test_deleting_leaves_no_empty_folders_and_no_notes(store: LocalStore) -> Non
     assert [path.name for path in store.root.iterdir()] == [".penstock"]
 
 
-class NoSyncs(GroupSyncs):
-    """Syncs that leave all to the kernel, so that puts and deletes follow each other closely."""
-
-    def sync(self, targets: Sequence[int | str], witness: Witness) -> None:
-        """Return at once."""
-
-
 def test_a_put_makes_its_folder_again_that_deletes_remove(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, syncs=NoSyncs(tmp_path))
+    store = LocalStore(tmp_path, sync=lambda _: None)  # so that puts and deletes follow each other closely
 
     def put_and_delete(name: str) -> None:
         for _ in range(500):
@@ -143,6 +139,45 @@ def test_a_put_makes_its_folder_again_that_deletes_remove(tmp_path: Path) -> Non
     finally:
         sys.setswitchinterval(interval_s)
     assert not list(store.list(""))
+
+
+def test_contents_are_synced_before_their_name_and_folders_before_the_end(tmp_path: Path) -> None:
+    synced: list[tuple[str, bool]] = []
+
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)
+        content = path.parent == Path(".penstock/tmp")
+        assert not content or os.fstat(descriptor).st_size == 5
+        synced.append(("content" if content else path.as_posix(), (tmp_path / "jobs/a/request.json").exists()))
+
+    store = LocalStore(tmp_path, sync=sync)
+    store.put_bytes("jobs/a/request.json", b"12345", content_type="text/plain", if_absent=True)
+    assert synced == [("content", False), (".", True), ("jobs", True), ("jobs/a", True)]
+    synced.clear()
+    store.put_bytes("jobs/a/request.json", b"54321", content_type="text/plain")
+    assert synced == [("content", True), ("jobs/a", True)]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_failed_sync_fails_the_put(tmp_path: Path, code: int) -> None:
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with pytest.raises(ObjectStoreUnavailable):
+        LocalStore(tmp_path, sync=fail).put_bytes("a/b", b"x", content_type="text/plain")
+    store = LocalStore(tmp_path)
+    assert list(store.list("")) == []
+    assert list((tmp_path / ".penstock" / "tmp").iterdir()) == []
+    assert store.put_bytes("a/b", b"x", content_type="text/plain").size_bytes == 1
+
+
+def test_a_folder_that_is_gone_needs_no_sync(tmp_path: Path) -> None:
+    def delete_folder(_: int) -> None:
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+
+    store = LocalStore(tmp_path, sync=delete_folder)
+    store.put_bytes("a/b/c", b"x", content_type="text/plain")
+    assert list(store.list("")) == []
 
 
 def test_drafts_of_writers_that_died_are_swept(store: LocalStore) -> None:
@@ -261,3 +296,34 @@ def test_a_folder_that_is_being_made_is_not_away(tmp_path: Path) -> None:
         store = LocalStore(tmp_path / str(number))
         put_beside_each_other(store)
         assert len(list(store.list(""))) == 8
+
+
+def copied(source: BinaryIO, status: os.stat_result, path: Path) -> bytes:
+    copy_whole(source, status, path)
+    return path.read_bytes()
+
+
+READERS = (lambda source, status, _: read_whole(source, status), copied)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("size", [0, 1, 100, 3_000_000])
+def test_an_object_is_read_as_a_whole(read: Callable[..., bytes], size: int, tmp_path: Path) -> None:
+    (tmp_path / "object").write_bytes(data := os.urandom(size))
+    with (tmp_path / "object").open("rb") as file:
+        assert read(file, os.fstat(file.fileno()), tmp_path / "copy") == data
+        assert not file.closed
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("size", [50, 150])
+def test_an_object_that_has_another_size_meanwhile_is_media_changed(
+    read: Callable[..., bytes], size: int, tmp_path: Path
+) -> None:
+    (tmp_path / "object").write_bytes(b"0" * 100)
+    with (tmp_path / "object").open("r+b") as file:
+        status = os.fstat(file.fileno())
+        file.truncate(size)
+        with pytest.raises(MediaChanged):
+            read(file, status, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
