@@ -62,9 +62,6 @@ class Output:
     partial: bool = False
     #: Counters of the runner, such as `encoder_hits`. They are summed in the job's metrics; processors do not see them.
     counts: Mapping[str, int] = field(default_factory=dict)
-    #: True if the job's next output could be taken at once when this one was. Set by the engine; it says nothing of the
-    #: output itself, so it does not count in comparisons.
-    followed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

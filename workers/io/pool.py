@@ -61,8 +61,6 @@ KEPT_SHARE = 0.25
 ENTRY_S = 120.0
 #: Seconds for loading a processor that was found usable, at most: `io_timeout_s` is about its work on a job.
 LOAD_S = 120.0
-#: Models whose JSON is kept.
-MAX_KEYS = 1000
 #: Open files of the worker, at most: every prompt on its way holds a descriptor.
 MAX_FILES = 65_536
 
@@ -89,8 +87,6 @@ class IOPool:
         self._used: set[IOProcess] = set()
         self._living = 0
         self._closed = False
-        #: Models with their JSON, by identity.
-        self._keys: dict[int, tuple[Model, str]] = {}
         #: The template of each model, by the model as JSON.
         self._templates: dict[str, _Place] = {}
         self._server = ForkServer(options)
@@ -205,7 +201,7 @@ class IOPool:
         # A file in the room needs no permission of its own, and a link that lies there shall not get one.
         others = [file.path for file in work.media.values() if not file.path.is_relative_to(room)]
         reads = frozenset(path for path in map(Path.resolve, others) if not path.is_relative_to(room))
-        serves = work.tenant, self._key(work.model)
+        serves = work.tenant, work.model.model_dump_json()
         while (process := self._next(serves, room, reads, limits.check)) is not None:
             if process.alive:
                 return process
@@ -219,15 +215,6 @@ class IOPool:
         with self._lock:
             self._used.add(process)
         return process
-
-    def _key(self, model: Model) -> str:
-        """Return a model as JSON. Kept by identity: jobs of a model share one object."""
-        known = self._keys.get(id(model))
-        if known is None or known[0] is not model:
-            if len(self._keys) >= MAX_KEYS:
-                self._keys.clear()
-            known = self._keys[id(model)] = (model, model.model_dump_json())
-        return known[1]
 
     def _fork(self, model: Model, key: str, room: Path, reads: list[Path], limits: WaitLimits) -> IOProcess:
         try:

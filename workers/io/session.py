@@ -26,7 +26,6 @@ from penstock.workers.io import reports
 from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
 from penstock.workers.io.forks import IOProcess, Template
 from penstock.workers.io.media_answers import fill_asked
-from penstock.workers.io.output_groups import OutputGroups, joined
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import Processed, checked_result
 from penstock.workers.software import checked_software
@@ -42,11 +41,8 @@ _MAX_DIGEST = 100
 #: Artifacts of one job.
 _MAX_ARTIFACTS = 1000
 
-#: Kinds of messages after which a process cleans up by itself.
+#: Kinds of messages after which a process cleans up and reports that it is idle.
 _FINAL_KINDS = frozenset({"result", "failed"})
-
-#: Prompts that a process makes ahead, at most, and their bytes, also as a share of its memory; one whatever its size.
-MAX_AHEAD, AHEAD_BYTES, AHEAD_SHARE = 16, 4 * 2**20, 16
 
 LOADING, READING, WRITING = "loading the processor", "reading the input", "making the result"
 
@@ -119,12 +115,7 @@ def receive(process: IOProcess, channel: Channel, limits: WaitLimits, doing: str
         raise
     kind = message.kind
     if channel is process.channel and kind in _FINAL_KINDS:
-        # A process with nothing to clean up is idle at once.
-        match message.header.get("grown_bytes"):
-            case int(grown_bytes):
-                process.grown_bytes, process.idle = grown_bytes, True
-            case _:
-                process.settling = True
+        process.settling = True
     if kind == "failed":
         raise reports.from_json(message.header)
     return message
@@ -258,9 +249,8 @@ class RemotePrompts:
         self._channel = channel
         self._limits = limits
         self._drawing = threading.Lock()
-        #: Prompts that were asked for and have not come, and bytes of the largest one so far.
-        self._asked = 0
-        self._largest_bytes: int | None = None
+        #: True while a prompt that was asked for has not come.
+        self._asked = False
         self._closed = False
 
     def __iter__(self) -> Iterator[Prompt]:
@@ -288,12 +278,10 @@ class RemotePrompts:
     def _next(self) -> Prompt:
         self._ask()
         message = receive(self._process, self._channel, self._limits, READING)
-        kind = message.kind
-        self._asked = self._asked - 1 if kind == "prompt" else 0
-        match kind, message.header:
+        self._asked = False
+        match message.kind, message.header:
             case "prompt", {"cost": int(cost)}:
-                self._largest_bytes = max(message.size_bytes, self._largest_bytes or 0)
-                self._ask()  # the process makes the next prompts while the engine computes this one
+                self._ask()  # the process makes the next prompt while the engine computes this one
                 return Prompt(message.data, cost)
             case "end", _:
                 raise StopIteration
@@ -301,22 +289,14 @@ class RemotePrompts:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of a prompt")
 
     def _ask(self) -> None:
-        """Ask for prompts unless some are still to come: the process sends each as soon as it has made it."""
+        """Ask for a prompt unless one is still to come."""
         if self._asked:
             return
-        count = prompts_ahead(self._largest_bytes, self._process.memory.max_bytes)
         try:
-            self._channel.send("next", tick=self._limits.tick(), count=count)
+            self._channel.send("next", tick=self._limits.tick())
         except Disconnected:
             raise self._process.death(READING) from None
-        self._asked = count
-
-
-def prompts_ahead(largest_bytes: int | None, limit_bytes: int) -> int:
-    """Return how many prompts to ask for at once: one of unknown size, later as many as are small together."""
-    if largest_bytes is None:
-        return 1
-    return max(1, min(MAX_AHEAD, min(AHEAD_BYTES, limit_bytes // AHEAD_SHARE) // max(1, largest_bytes)))
+        self._asked = True
 
 
 class RemoteSession:
@@ -392,12 +372,11 @@ class RemoteSession:
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Answer the process's requests until it sends a result."""
-        groups = OutputGroups(outputs)
         while True:
             message = receive(self._process, self._process.channel, self._limits, WRITING)
             match message.kind, message.header:
                 case "next", _:
-                    self._answer(groups)
+                    self._answer(outputs)
                 case "say", {"text": str(text)}:
                     self._say(text)
                 case "show", {"name": str(name), "picture": str(picture), "media_type": str(media_type)}:
@@ -417,16 +396,12 @@ class RemoteSession:
             raise ProcessorFailed(f"the processor wrote more than {_MAX_ARTIFACTS} artifacts")
         self._sink.add(name, self._own_file(path), media_type=media_type)
 
-    def _answer(self, groups: OutputGroups) -> None:
-        outputs = do_for_process(self._process, self._limits, groups.take)
-        if not outputs:
+    def _answer(self, outputs: Iterator[Output]) -> None:
+        output = do_for_process(self._process, self._limits, lambda: next(outputs, None))
+        if output is None:
             send_answer(self._process, self._limits, WRITING, "end")
-            return
-        last = self.ready and not outputs[-1].partial  # of one prompt
-        if last:
-            do_for_process(self._process, self._limits, groups.take)  # ends the run
-        partial = [output.partial for output in outputs]
-        send_answer(self._process, self._limits, WRITING, "outputs", joined(outputs), partial=partial, last=last)
+        else:
+            send_answer(self._process, self._limits, WRITING, "output", output.data, partial=output.partial)
 
     def _save(self, name: str, path: Path) -> None:
         do_for_process(self._process, self._limits, lambda: self._sink.checkpoint(name, path))

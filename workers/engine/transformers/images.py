@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.remembering import remembering
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
-from penstock.workers.engine.torch.recordings import Recordings
 from penstock.workers.engine.transformers.directory import HubDirectory
 
 #: Classes whose scores are in memory at the size of the answer at the same time.
@@ -62,8 +60,6 @@ class ImageRunner:
     #: The only (height, width) that the network takes; None = any.
     only_size: tuple[int, int] | None = None
     takes_size: bool = field(default=False)
-    #: Recorded passes on CUDA.
-    recordings: Recordings | None = None
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return the image's shape and the answer's size: prompts with equal ones share a batch."""
@@ -77,17 +73,12 @@ class ImageRunner:
     def step(self, states: Sequence[ImageState]) -> Sequence[Done]:
         """Run the network once."""
         with self.device.running():
-            batch, size = self.device.join([state.pixels for state in states]), states[0].size
-            if self.recordings is None:
-                name, answers = self.answer(self.network, batch, size)
-            else:
-                name, answers = self.recordings.run(batch, size)
+            batch = torch.cat([self.device.receive(state.pixels) for state in states])
+            name, answers = self.answer(self.network, batch, states[0].size)
             return [Done(Output({name: array})) for array in arrays_of(answers)]
 
     def close(self) -> None:
         """Free the device's memory."""
-        if self.recordings is not None:
-            self.recordings.forget()
         self.device.free(self.network)
 
     def _size(self, prompt: Prompt) -> tuple[int, int] | None:
@@ -178,7 +169,6 @@ def _runner(
         channels=getattr(config, "num_channels", 3),
         only_size=only_size_of(network, config),
         takes_size=pixelwise,
-        recordings=device.recordings(partial(answer, network), model, model.max_batch),
     )
 
 
