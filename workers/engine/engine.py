@@ -26,7 +26,7 @@ from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Residency, Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
-from penstock.workers.engine.steps import DeviceTime, Feeder, charge, close_prompts, log_cause, take_step, translated
+from penstock.workers.engine.steps import DeviceTime, Feeder, admitted, charge, close_prompts, log_cause, take_step, translated
 
 log = structlog.get_logger(__name__)
 
@@ -133,7 +133,7 @@ class BatchingEngine:
             feeder = None if ready else Feeder(partial(self._feed, run, prompts), f"feed-{model.name}")
             try:
                 if feeder is None:
-                    items = self._admitted(run, prompts)
+                    items = admitted(run, prompts)
                     with self._lock:
                         self._begin(run, items)
                 else:
@@ -262,17 +262,6 @@ class BatchingEngine:
             run.no_more_prompts()
             self._work.notify()
 
-    def _admitted(self, run: Run, prompts: Iterator[Prompt]) -> Sequence[Item]:
-        """Draw and admit ready prompts; raise their error."""
-        try:
-            return [Item.of(run, prompt) for prompt in prompts]
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise translated(error, run.resident.model, "preparation") from error
-        finally:
-            close_prompts(prompts)
-
     def _feed(self, run: Run, prompts: Iterator[Prompt]) -> None:
         error = None
         try:
@@ -291,11 +280,8 @@ class BatchingEngine:
         with self._lock:
             going = run.wait_for_room()
         while going and (prompt := next(prompts, None)) is not None:
-            if run.listener is None:
+            with listening(run.listener):
                 item = Item.of(run, prompt)
-            else:
-                with listening(run.listener):
-                    item = Item.of(run, prompt)
             del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)

@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
+    """Step a batch and return the runner's answers; raise `ProcessorFailed` for answers that are no steps."""
     run, states = items[0].run, [item.state for item in items]
     # In a batch of several jobs nothing shows to which of them a line belongs: it must reach none of them.
     if run.listener is None or any(item.run is not run for item in items):
@@ -59,7 +60,20 @@ def _well_formed(step: object) -> bool:
             return False
 
 
+def admitted(run: Run, prompts: Iterator[Prompt]) -> Sequence[Item]:
+    """Draw and admit ready prompts; raise their error."""
+    try:
+        return [Item.of(run, prompt) for prompt in prompts]
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise translated(error, run.resident.model, "preparation") from error
+    finally:
+        close_prompts(prompts)
+
+
 def translated(error: BaseException, model: Model, part: str) -> PenstockError:
+    """Return an error of a `part` of a model as Penstock's own."""
     if isinstance(error, PenstockError):
         return error
     failure = ProcessorFailed(f"the {part} of model {model.name!r} failed on this input ({type(error).__name__})")
