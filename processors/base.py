@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
+from penstock.errors import ProcessorFailed
 from penstock.models import Limits
 
 #: A tensor between processor and engine: a numpy array of booleans or numbers (no objects, no bfloat16).
@@ -285,6 +286,14 @@ class PartProcessor(Protocol[RequestT, ContextT]):
         `post_process` then saves a checkpoint of each unit, adds no artifacts, and returns an empty result.
         """
         ...
+
+
+def only_output(outputs: Iterator[Output]) -> Output:
+    """Return the final output of a job of one prompt; raise `ProcessorFailed` for another number of outputs."""
+    found = list(final_outputs(outputs))
+    if len(found) != 1:
+        raise ProcessorFailed(f"The engine answered {len(found)} times; expected once.")
+    return found[0]
 
 
 def final_outputs(outputs: Iterator[Output]) -> Iterator[Output]:

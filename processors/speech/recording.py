@@ -6,6 +6,7 @@ too.
 
 from __future__ import annotations
 
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,15 @@ def read_audio(path: Path, limits: Limits, rate_hz: int) -> Iterator[Samples]:
             yield block
     if not count:
         raise MediaUnreadable("The recording is empty: it holds no samples.")
+
+
+def write_dummy(folder: Path, rate_hz: int, samples: int) -> Path:
+    """Write a recording of noise."""
+    path = folder / "dummy.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, rate_hz, samples, "NONE", ""))
+        file.writeframes(np.random.default_rng(0).integers(-3000, 3000, samples, dtype="<i2").tobytes())
+    return path
 
 
 def sound_begin_s(path: Path) -> float:

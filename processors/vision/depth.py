@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from penstock.errors import ConfigError, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
@@ -93,7 +93,7 @@ class DepthEstimation:
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "kind", "unit", "nearer", "min", "max", "png": {"offset", "scale"}}`."""
-        upsampled = Upsampled(_depth(list(final_outputs(outputs))), context.size)
+        upsampled = Upsampled(_depth(only_output(outputs)), context.size)
         ends = [(float(strip.min()), float(strip.max())) for strip in upsampled.strips()]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         scale = Scale.of(low, high, metric=self._metric)
@@ -147,10 +147,8 @@ def _kind(model: Model) -> str:
     return "metric" if metric else "relative"
 
 
-def _depth(outputs: list[Output]) -> npt.NDArray[np.float32]:
-    if len(outputs) != 1:
-        raise ProcessorFailed(f"The engine answered {len(outputs)} times; expected once.")
-    depth = np.asarray(outputs[0].data[OUTPUT_NAME])
+def _depth(output: Output) -> npt.NDArray[np.float32]:
+    depth = np.asarray(output.data[OUTPUT_NAME])
     if depth.ndim != 2 or depth.dtype != np.float32 or not depth.size or not np.isfinite(depth).all():
         raise ProcessorFailed(f"The network answered {depth.dtype} {depth.shape}; expected finite float32 (h, w).")
     return depth

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import ModelUnavailable, ProcessorFailed
+from penstock.errors import ModelUnavailable
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_labels
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS
@@ -71,10 +71,7 @@ class ObjectDetection:
         `label_id` is the id of the object's class; `id` is its old name and has the same value. A box is
         `{"xmin", "ymin", "xmax", "ymax"}` in pixels from the upper left, after the image's EXIF rotation.
         """
-        answers = list(final_outputs(outputs))
-        if len(answers) != 1:
-            raise ProcessorFailed(f"The engine answered {len(answers)} times; expected once.")
-        labels, scores, boxes = decode(self._preprocessor.kind, answers[0].data, context.threshold)
+        labels, scores, boxes = decode(self._preprocessor.kind, only_output(outputs).data, context.threshold)
         height, width = context.size
         boxes *= (width, height, width, height)
         found = zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True)

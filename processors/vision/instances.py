@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_labels
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
@@ -84,7 +84,7 @@ class InstanceSegmentation:
         A segment's `id` is its value in mask.png. Its box is `{"xmin", "ymin", "xmax", "ymax"}` in pixels, with
         exclusive maxima.
         """
-        ids, classes, scores = _checked(list(final_outputs(outputs)), context.size)
+        ids, classes, scores = _checked(only_output(outputs), context.size)
         data = {"width": context.size[1], "height": context.size[0], "segments": self._entries(ids, classes, scores)}
         if "mask" in context.outputs:
             paletted = ids.dtype == np.uint8
@@ -115,10 +115,8 @@ class InstanceSegmentation:
         ]
 
 
-def _checked(outputs: list[Output], size: tuple[int, int]) -> tuple[Ids, Sequence[int], Sequence[float]]:
-    if len(outputs) != 1:
-        raise ProcessorFailed(f"The engine answered {len(outputs)} times; expected once.")
-    ids, classes, scores = (np.asarray(outputs[0].data[name]) for name in ("segments", "classes", "scores"))
+def _checked(output: Output, size: tuple[int, int]) -> tuple[Ids, Sequence[int], Sequence[float]]:
+    ids, classes, scores = (np.asarray(output.data[name]) for name in ("segments", "classes", "scores"))
     if (
         ids.shape != size
         or ids.dtype not in (np.uint8, np.uint16)

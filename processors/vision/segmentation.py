@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, only_output
 from penstock.processors.directory import check_options, read_labels
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
@@ -69,7 +69,7 @@ class ImageSegmentation:
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "classes": [{"id", "label", "pixels", "share"}]}`, largest class first."""
         height, width = context.image.shape[:2]
-        ids = class_ids(list(final_outputs(outputs)), (height, width))
+        ids = class_ids(only_output(outputs), (height, width))
         if "mask" in context.outputs:
             paletted = ids.dtype == np.uint8
             OUTPUTS.put(sink, "mask", Indexed(ids.astype(np.uint8), COLOURS) if paletted else ids, kind="png")
@@ -95,11 +95,9 @@ class ImageSegmentation:
         ]
 
 
-def class_ids(outputs: list[Output], shape: tuple[int, int]) -> npt.NDArray[np.integer[Any]]:
-    """Return the class ids, (height, width), of the only output; raise `ProcessorFailed` for any other outputs."""
-    if len(outputs) != 1:
-        raise ProcessorFailed(f"The engine answered {len(outputs)} times; expected once.")
-    ids = np.asarray(outputs[0].data[OUTPUT_NAME])
+def class_ids(output: Output, shape: tuple[int, int]) -> npt.NDArray[np.integer[Any]]:
+    """Return the class ids, (height, width), of an output; raise `ProcessorFailed` for any other output."""
+    ids = np.asarray(output.data[OUTPUT_NAME])
     if ids.shape != shape or ids.dtype not in (np.uint8, np.uint16):
         raise ProcessorFailed(f"The network answered {ids.dtype} {ids.shape}; expected uint8 or uint16 {shape}.")
     return ids

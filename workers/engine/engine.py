@@ -26,7 +26,16 @@ from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Residency, Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
-from penstock.workers.engine.steps import DeviceTime, Feeder, admitted, charge, close_prompts, log_cause, take_step, translated
+from penstock.workers.engine.steps import (
+    DeviceTime,
+    Feeder,
+    admitted,
+    charge,
+    close_prompts,
+    log_cause,
+    take_step,
+    translated,
+)
 
 log = structlog.get_logger(__name__)
 
