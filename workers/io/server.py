@@ -114,8 +114,9 @@ def _registry(more: dict[str, str]) -> Registry:
 def _own_module(registry: Registry, processor: str) -> list[str]:
     """Return the module of a processor of Penstock; none for a plugin."""
     point = registry.processors.get(processor)
-    own = isinstance(point, EntryPoint) and point.module.startswith("penstock.")
-    return [point.module] if own else []
+    if isinstance(point, EntryPoint) and point.module.startswith("penstock."):
+        return [point.module]
+    return []
 
 
 if __name__ == "__main__":

@@ -183,6 +183,20 @@ class TorchDevice:
         return Sent(tensor, copies.record_event())
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkRunner:
+    """The common part of runners of one network on a device."""
+
+    network: Any
+    device: TorchDevice
+    max_batch: int
+    memory_bytes: int
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self.device.free(self.network)
+
+
 def _delete_tensors(module: nn.Module) -> None:
     for part in list(module.modules()):
         own = (part.named_parameters(recurse=False), part.named_buffers(recurse=False), part.named_children())
