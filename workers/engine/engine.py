@@ -298,9 +298,9 @@ class BatchingEngine:
                 going = run.wait_for_room()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
-        """Submit prompts together, so that they share a batch; drop the outputs.
+        """Submit prompts together as one batch, and drop the outputs.
 
-        Return the seconds without admission; None if other jobs had runs before, or batches meanwhile.
+        Return the seconds without admission; None if other jobs ran at the same time.
         """
         own: list[int] = []
         run = self._new_run(resident, sum(prompt.cost for prompt in prompts), lambda size, _: own.append(size))

@@ -115,7 +115,7 @@ class Feeder(threading.Thread):
             del self._feed  # it holds the run
 
     def wait(self) -> None:
-        """Wait for the end, so that nobody closes prompts in use."""
+        """Wait until the thread has ended and uses the prompts no longer."""
         # Ctrl-C may interrupt `start` although the thread began.
         self._begun.wait(BEGIN_S)
         if self.is_alive():
@@ -123,7 +123,7 @@ class Feeder(threading.Thread):
 
 
 class DeviceTime:
-    """The time that one device computes. All times are of the monotonic clock; calls may come from several threads."""
+    """The seconds in which one device computed batches, by the monotonic clock. Safe to use from many threads."""
 
     def __init__(self, *, at: float) -> None:
         self._lock = threading.Lock()

@@ -72,7 +72,7 @@ def _forever() -> None:
 
 
 class Memory:
-    """The memory that one process shares with another, across all sockets between the two."""
+    """The memory that two processes share, across all sockets between them."""
 
     def __init__(self, max_bytes: int) -> None:
         """Map at most `max_bytes` of the other process's memory."""

@@ -247,7 +247,7 @@ class Forked:
 
     @property
     def ended(self) -> bool:
-        """True when it was ended here."""
+        """True when the worker has ended the process."""
         return self._ended
 
     def _cause(self, doing: str) -> PenstockError:
@@ -289,7 +289,7 @@ class Template(Forked):
         return self._asking.lost or self.ended
 
     def fork(self, room: Path, reads: Sequence[Path]) -> IOProcess:
-        """Return a new IO process, which can change the files of `room` and read those of `reads`.
+        """Return a new IO process, which may change files below `room` and read the files `reads`.
 
         Raises `ServiceError` if none can be started.
         """
@@ -308,7 +308,7 @@ class IOProcess(Forked):
         self.memory = memory
         #: The parts of the sandbox around it.
         self.parts = parts
-        #: The folder whose files it can change, and the files besides that it can read.
+        #: The folder that the process may change, and further files that it may read.
         self.room = Path()
         self.reads: frozenset[Path] = frozenset()
         #: True once it has loaded the processor.

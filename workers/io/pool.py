@@ -171,7 +171,7 @@ class IOPool:
         self._server.close()
 
     def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> Message:
-        """Ask a template of its own, which ends afterwards; it counts as a process."""
+        """Start a template for one request, which ends afterwards and counts as a process."""
         while not self._may_start():
             limits.check()
         try:
@@ -182,7 +182,7 @@ class IOPool:
 
     @contextmanager
     def _using(self, work: Work, limits: WaitLimits) -> Iterator[IOProcess]:
-        """Use a process; afterwards return it to the pool if it is ready for another job, else end it."""
+        """Use a process for one job; afterwards return it to the pool if it may serve another job, else end it."""
         process = self._acquire(work, limits)
         process.idle = process.settling = False
         process.jobs += 1
@@ -277,7 +277,7 @@ class IOPool:
                 return None
 
     def _may_start(self) -> bool:
-        """Count one process more, in the place of one that others used if need be; False after a tick without one."""
+        """Reserve a place for a new process, if need be an idle process's; False after a tick without a free place."""
         with self._lock:
             if self._closed:
                 raise Drained
@@ -376,7 +376,7 @@ class IOPool:
 
 @contextmanager
 def _answering(process: IOProcess, limits: WaitLimits, requests: MediaRequests) -> Iterator[WaitLimits]:
-    """Answer requests for ranges from now on, on a socket of their own; give the limits of waits meanwhile."""
+    """Answer requests for ranges on a separate socket during the block; yield the limits for waits in the block."""
     ours, its = socket.socketpair()
     with closing(MediaAnswers(Channel(ours), requests)) as answers:
         with its:
@@ -401,7 +401,7 @@ def _conversation(process: IOProcess, limits: WaitLimits) -> Iterator[RemoteProm
 
 
 class _Place:
-    """The place of a model's template, and the lock of who starts or ends it."""
+    """The place of a model's template. The lock is held to start or end the template."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -184,8 +184,8 @@ def children() -> set[int]:
 def limit(memory_bytes: int, file_bytes: int = resource.RLIM_INFINITY) -> None:
     """Limit this process's memory growth and files, disable core dumps, and make it the OOM killer's first choice.
 
-    The last is refused to an ordinary user's process that is not dumpable: so it is made dumpable meanwhile. Raises
-    `OSError` where the kernel refuses it all the same.
+    The process is made dumpable for a moment: the kernel refuses the OOM setting to an ordinary user's process that is
+    not dumpable. Raises `OSError` where the kernel refuses the setting anyway.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, MAX_FILES)

@@ -1,4 +1,4 @@
-"""The worker's side of a job in an IO process: two conversations, whose messages are checked before use."""
+"""The worker's side of a job in an IO process: messages about the job and about its prompts, checked before use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WaitLimits:
     check: Check
     #: The limit's name, for the error.
     name: str = "io_timeout_s"
-    #: Returns True while the process itself may be waiting for this worker: then its silence does not count.
+    #: Returns True while the process may be waiting for this worker: such silence does not count.
     excused: Callable[[], bool] = _never
 
     def tick(self) -> Tick:
@@ -186,7 +186,7 @@ def _is_finding(found: tuple[str, Any]) -> bool:
 
 
 def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T]) -> T:
-    """Do what a process waits for. If this fails, the job fails; the process is told to stop and can be used again."""
+    """Call `act` while a process waits for its result. If `act` fails, the job fails; the process can be reused."""
     try:
         return act()
     except Interruption:
@@ -321,7 +321,7 @@ class RemoteSession:
         self._prompts = prompts
         self._limits = limits
         self._sink = sink
-        #: Not resolved now: a process may have put a link in its place, which leads out of its room.
+        #: The job's folder, not resolved now: a process may have replaced the folder by a link out of its room.
         self._folder = folder
         self._say = say
 

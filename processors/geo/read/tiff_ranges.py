@@ -120,7 +120,7 @@ class _Header:
         self._first = struct.unpack_from(f"{order}{'Q' if self._big else 'I'}", head, 8 if self._big else 4)[0]
 
     def walk(self) -> Iterator[Mapping[int, npt.NDArray[Any]]]:
-        """Yield the tags of each directory, with their values; those of all other tags are fetched too."""
+        """Yield the tags of each directory with their values. The values of all tags are fetched."""
         at, seen = int(self._first), set[int]()
         while at and at not in seen:
             if len(seen) == MAX_DIRECTORIES:
