@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ConfigError, ModelUnavailable, ProcessorFailed
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, only_output
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, one_prompt, write_dummy
+from penstock.processors.vision.prompts import PIXELS, OneImage, one_prompt
 from penstock.processors.vision.request import DepthEstimationRequest
 
 #: The network's output: float32 (h, w), at the network's resolution.
@@ -62,7 +61,7 @@ class Scale:
         return np.asarray(np.clip(np.rint(shares), 0, _STEPS), dtype=np.uint16)
 
 
-class DepthEstimation:
+class DepthEstimation(OneImage):
     """The depth estimation processor."""
 
     request = DepthEstimationRequest
@@ -106,10 +105,6 @@ class DepthEstimation:
         if "values" in context.outputs:
             OUTPUTS.put(sink, "values", {"depth": upsampled.whole()}, kind="safetensors")
         return Result(data=data)
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return one image of ordinary size."""
-        return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
     def _data(self, size: tuple[int, int], low: float, high: float, scale: Scale) -> Mapping[str, Any]:
         return {

@@ -300,7 +300,7 @@ class RemotePrompts:
 
 
 class RemoteSession:
-    """A job whose first half is done, in its process."""
+    """A job whose first half is done, in its process: a `Session`."""
 
     def __init__(
         self, process: IOProcess, prompts: RemotePrompts | OnlyPrompts, limits: WaitLimits, prepared: Message,
@@ -311,14 +311,14 @@ class RemoteSession:
                 "count": int() | None as count, "cost": int(cost), "unit": str(unit), "done": int(done),
                 "steps": int(steps), "repeatable": bool(repeatable),
             }:  # fmt: skip
-                self._count, self._cost, self._unit, self._done = count, cost, unit[:_MAX_UNIT], done
-                self._repeatable = repeatable
-                self._division = _division(prepared.header.get("division"))
-                self._steps = max(1, steps)
+                self.count, self.cost, self.unit, self.done = count, cost, unit[:_MAX_UNIT], done
+                self.repeatable, self.steps = repeatable, max(1, steps)
+                self.division = _division(prepared.header.get("division"))
             case _:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
         self._process = process
-        self._prompts = prompts
+        #: The prompts, made one ahead of the engine.
+        self.prompts: Iterator[Prompt] = prompts
         self._limits = limits
         self._sink = sink
         #: The job's folder, not resolved now: a process may have replaced the folder by a link out of its room.
@@ -326,49 +326,9 @@ class RemoteSession:
         self._say = say
 
     @property
-    def count(self) -> int | None:
-        """See `Prepared.count`."""
-        return self._count
-
-    @property
-    def cost(self) -> int:
-        """See `Prepared.cost`."""
-        return self._cost
-
-    @property
-    def unit(self) -> str:
-        """See `Prepared.unit`."""
-        return self._unit
-
-    @property
-    def done(self) -> int:
-        """See `Prepared.done`."""
-        return self._done
-
-    @property
-    def steps(self) -> int:
-        """See `Prepared.steps`."""
-        return self._steps
-
-    @property
-    def repeatable(self) -> bool:
-        """See `Prepared.repeatable`."""
-        return self._repeatable
-
-    @property
-    def division(self) -> Divisible | None:
-        """See `Prepared.division`."""
-        return self._division
-
-    @property
     def ready(self) -> bool:
         """See `Session.ready`."""
-        return isinstance(self._prompts, OnlyPrompts)
-
-    @property
-    def prompts(self) -> Iterator[Prompt]:
-        """The prompts, made one ahead of the engine."""
-        return self._prompts
+        return isinstance(self.prompts, OnlyPrompts)
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Answer the process's requests until it sends a result."""
