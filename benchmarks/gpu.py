@@ -243,14 +243,12 @@ def images(bench: Bench) -> Iterator[str]:
         pixels = np.random.default_rng(1).normal(size=(3, 224, 224)).astype(np.float32)
         with closing(Runners.installed().load(model)) as runner:
             bare_s = _bare_images(runner, pixels)
-        for how, options in (("", {}), (", recorded passes", {"cuda_graphs": True})):
-            each = model.model_copy(update={"options": {**model.options, **options}})
-            with closing(BatchingEngine(Runners.installed())) as engine:
-                run = _prompts(engine, each, Prompt({"pixels": pixels}, cost=pixels.size), ready=True)
-                _one_by_one(run, 20)
-                rate, size = IMAGE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
-            what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time{how}"
-            yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
+        with closing(BatchingEngine(Runners.installed())) as engine:
+            run = _prompts(engine, model, Prompt({"pixels": pixels}, cost=pixels.size), ready=True)
+            _one_by_one(run, 20)
+            rate, size = IMAGE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
+        what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time"
+        yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
 
 
 def _one_by_one(run: Callable[[int], None], each: int) -> float:

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from penstock.models import read_catalogue
-from penstock.processors.base import Array
+from penstock.processors.base import Array, Prompt
 from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.radiometry import BandRadiometry, Radiometry
 from penstock.processors.geo.tiling.tiles import Normalisation
 from penstock.processors.geo.write.class_outputs import encode, encode_reduced
+from penstock.processors.numbers import as_floats
 from penstock.processors.prompt_names import REDUCED
 from penstock.processors.reductions import Reduction
 from penstock.workers.engine.torch.device import TorchDevice
@@ -56,7 +57,7 @@ def main() -> None:
 
     ways: list[tuple[str, Callable[[], int], Callable[[], int]]] = [
         (
-            "to the device", lambda: receive({"pixels": norm.apply(numbers, valid, shape)}),
+            "to the device", lambda: receive(as_floats(Prompt(norm.inputs(numbers, valid, shape))).data),
             lambda: receive(norm.inputs(numbers, valid, shape)),
         ),
         ("back, classes only", lambda: reduced(None), lambda: reduced(Reduction.CLASSES)),

@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
+from penstock.errors import ProcessorFailed
 from penstock.models import Limits
 
 #: A tensor between processor and engine: a numpy array of booleans or numbers (no objects, no bfloat16).
@@ -62,9 +63,6 @@ class Output:
     partial: bool = False
     #: Counters of the runner, such as `encoder_hits`. They are summed in the job's metrics; processors do not see them.
     counts: Mapping[str, int] = field(default_factory=dict)
-    #: True if the job's next output could be taken at once when this one was. Set by the engine; it says nothing of the
-    #: output itself, so it does not count in comparisons.
-    followed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +286,14 @@ class PartProcessor(Protocol[RequestT, ContextT]):
         `post_process` then saves a checkpoint of each unit, adds no artifacts, and returns an empty result.
         """
         ...
+
+
+def only_output(outputs: Iterator[Output]) -> Output:
+    """Return the final output of a job of one prompt; raise `ProcessorFailed` for another number of outputs."""
+    found = list(final_outputs(outputs))
+    if len(found) != 1:
+        raise ProcessorFailed(f"The engine answered {len(found)} times; expected once.")
+    return found[0]
 
 
 def final_outputs(outputs: Iterator[Output]) -> Iterator[Output]:

@@ -51,7 +51,7 @@ def main(settings: Settings) -> int:
 
 
 def prepare(settings: Settings, processing: IOPool) -> None:
-    """Import the libraries of all models' runners here, and those of their processors in the fork servers.
+    """Import the libraries of all models' runners here, and those of their processors in the fork server.
 
     A model that cannot be used is none of the standby's business: the worker reports it.
     """
@@ -67,7 +67,7 @@ def prepare(settings: Settings, processing: IOPool) -> None:
 
 
 def obey(orders: Orders, processing: IOPool) -> None:
-    """Set this process, and its fork servers, up as those of a worker that was started with these orders."""
+    """Set this process, and its fork server, up as those of a worker that was started with these orders."""
     os.environ.update(orders.variables)
     for name, flags, descriptors in (
         (os.devnull, os.O_RDONLY, (0,)),

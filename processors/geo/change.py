@@ -145,7 +145,7 @@ class SplitOutputs:
             yield output
 
     def second(self) -> Iterator[Output]:
-        """Yield the outputs of the second run, after those of the first."""
+        """Yield the outputs of the second run; call this after the first run has ended."""
         return chain(self._held, self._outputs)
 
 

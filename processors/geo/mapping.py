@@ -106,7 +106,7 @@ class Context(Generic[RequestT]):
 
     @property
     def skipped(self) -> Collection[int]:
-        """The strips that are not computed: those that earlier attempts finished, and those of other parts."""
+        """The strips that this attempt does not compute: strips of earlier attempts, and of other parts."""
         if self.part is None:
             return self.restored
         return {index for index in self.plan.wanted_strips if index not in self.part or index in self.restored}
@@ -405,7 +405,7 @@ class SceneMapper(SceneRunner):
 
 
 def _saved(media: Media, plan: Plan, digest: str, part: range | None) -> Mapping[str, Path]:
-    """Return the job's checkpoints of a plan: of a part, those of its own strips."""
+    """Return the job's checkpoints of a plan, by name; with `part`, only the checkpoints of these strips."""
     if part is not None:
         files: dict[str, Path] = {}
         for index in part:
@@ -415,13 +415,13 @@ def _saved(media: Media, plan: Plan, digest: str, part: range | None) -> Mapping
 
 
 def _restored(saved: Mapping[str, Path], digest: str, part: range | None) -> dict[int, Path]:
-    """Return the files of saved strips by index: of a part, only its own."""
+    """Return the files of saved strips by index; with `part`, only of these strips."""
     found = strips.found_strips(saved, digest)
     return found if part is None else {index: path for index, path in found.items() if index in part}
 
 
 def _left(context: Context[Any]) -> Box:
-    """Return the part of the scene that the strips need which are still to be computed; `NOWHERE` for none."""
+    """Return the part of the scene that the unfinished strips need; `NOWHERE` if all strips are finished."""
     return context.plan.window_of(context.skipped) if context.plan.count(context.skipped) else NOWHERE
 
 

@@ -74,7 +74,7 @@ class Quantity(Options):
     description: str = ""
 
 
-#: Use of an input by the network: never, if known, or always.
+#: Use of an input by the network: `no` never, `optional` where the value is known, `needed` in every job.
 Wanted = Literal["no", "optional", "needed"]
 
 

@@ -160,7 +160,7 @@ class RasterSegmentation:
             return Result(data=after.finish(known, made, quicklook=quicklook, earlier=before.artifacts))
 
     def _save(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
-        """Save the strips of a part: those of the earlier scene first."""
+        """Save the strips of a part, first the strips of the earlier scene."""
         if context.before is not None:
             split = SplitOutputs(outputs, context.before.pending)
             self._save(split.first(), context.before, sink)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
+from penstock.errors import ConfigError, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.exchange import Exchange
 from penstock.processors.image_generation.calls import Call, Task
-from penstock.processors.image_generation.files import MEDIA_TYPES, preview, write_image
-from penstock.processors.image_generation.pictures import Pictures, read_pictures
+from penstock.processors.image_generation.pictures import Pictures, invalid, read_pictures
 from penstock.processors.image_generation.pipeline import Conditioning, Pipeline
 from penstock.processors.image_generation.request import (
     Format,
@@ -30,7 +32,6 @@ from penstock.processors.image_generation.request import (
 from penstock.processors.image_generation.vocabulary import PaddedVocabulary, read_padded_vocabulary
 from penstock.processors.limits import check_items
 from penstock.processors.outputs import OUTPUTS
-from penstock.reports import Issue
 
 #: The network's outputs: uint8 (height, width, 1 or 3); a preview is smaller.
 OUTPUT_NAME, PREVIEW_NAME = "image", "preview"
@@ -121,18 +122,18 @@ class ImageGeneration:
         own = [Task.TEXT, *self._pipeline.calls] if self._pipeline.stepped else self._pipeline.calls
         known = ", ".join(task.words for task in own)
         pointer = {Task.TEXT: "/input", Task.IMAGE: "/input/image", Task.INPAINT: "/input/mask"}[task]
-        raise _invalid(pointer, f"this model's {self._pipeline.name} has no {task.words}; it has: {known}")
+        raise invalid(pointer, f"this model's {self._pipeline.name} has no {task.words}; it has: {known}")
 
     def _called(self, request: TextToImageRequest, call: Call, pictures: Pictures | None) -> Prepared[Context]:
         """Return the prompts for a call of the library; raise `InvalidInput` for fields that it does not take."""
         self._refuse(request, tuple(name for name in _OPTIONAL if not call.takes(name)), f"in {call.pipeline}")
         if request.previews:
-            raise _invalid("/input/previews", f"{call.pipeline} makes no previews")
+            raise invalid("/input/previews", f"{call.pipeline} makes no previews")
         width, height = self._size(request, pictures)
         usual = self._model.options.get("steps") or int(call.default("steps") or self._steps)
         steps = self._checked_steps(request.steps or min(usual, self._most_steps))
         if request.strength is not None and int(steps * request.strength) < 1:
-            raise _invalid("/input/strength", f"{request.strength} of {steps} steps is less than one step")
+            raise invalid("/input/strength", f"{request.strength} of {steps} steps is less than one step")
         given = {"prompt": request.prompt, **{name: getattr(request, name) for name in _OPTIONAL}}
         if request.guidance_scale is None and call.takes("guidance_scale"):
             given["guidance_scale"] = self._model.options.get("guidance_scale", call.default("guidance_scale"))
@@ -145,7 +146,7 @@ class ImageGeneration:
     def _refuse(self, request: TextToImageRequest, names: Sequence[str], where: str) -> None:
         for name in names:
             if getattr(request, name) not in (None, ""):
-                raise _invalid(f"/input/{name}", f"{name} has no meaning {where}; leave it out")
+                raise invalid(f"/input/{name}", f"{name} has no meaning {where}; leave it out")
 
     def _prepared(
         self, request: ImageGenerationRequest, data: Mapping[str, Any], given: Mapping[str, Any], cut: tuple[str, ...]
@@ -206,9 +207,9 @@ class ImageGeneration:
         most = self._model.limits.max_pixels
         for name, side in (("width", width), ("height", height)):
             if side % step:
-                raise _invalid(f"/input/{name}", f"{side} is not a multiple of {step}, which this model needs")
+                raise invalid(f"/input/{name}", f"{side} is not a multiple of {step}, which this model needs")
         if most is not None and width * height > most:
-            raise _invalid("/input/width", f"{width} x {height} are more pixels than this model's limit of {most}")
+            raise invalid("/input/width", f"{width} x {height} are more pixels than this model's limit of {most}")
         return width, height
 
     @property
@@ -217,7 +218,7 @@ class ImageGeneration:
 
     def _checked_steps(self, steps: int) -> int:
         if steps > self._most_steps:
-            raise _invalid("/input/steps", f"{steps} steps are too many; this model accepts at most {self._most_steps}")
+            raise invalid("/input/steps", f"{steps} steps are too many; this model accepts at most {self._most_steps}")
         return steps
 
     def _conditioning(self, request: ImageGenerationRequest) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
@@ -242,7 +243,7 @@ class ImageGeneration:
         """Return a label's number; raise `InvalidInput` for an unknown label."""
         if isinstance(label, int):
             if not 0 <= label < self._pipeline.label_count:
-                raise _invalid(
+                raise invalid(
                     "/input/label", f"there is no label {label}: the model has 0 to {self._pipeline.label_count - 1}"
                 )
             return label
@@ -252,7 +253,7 @@ class ImageGeneration:
             if wanted == known or (len(wanted) == 1 and wanted[0] in known):
                 return number
         some = ", ".join(names[0] for names in list(self._pipeline.labels.values())[:5]) or "none with a name"
-        raise _invalid("/input/label", f"the model has no label {label!r}; its first labels: {some}")
+        raise invalid("/input/label", f"the model has no label {label!r}; its first labels: {some}")
 
 
 def _defaults(model: Model, pipeline: Pipeline) -> tuple[int, float]:
@@ -272,10 +273,6 @@ def _defaults(model: Model, pipeline: Pipeline) -> tuple[int, float]:
     return steps, float(scale)
 
 
-def _invalid(pointer: str, detail: str) -> InvalidInput:
-    return InvalidInput(detail, errors=[Issue(pointer, detail)])
-
-
 def _checked(pixels: Any) -> npt.NDArray[np.uint8]:
     array = np.asarray(pixels)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3):
@@ -283,3 +280,35 @@ def _checked(pixels: Any) -> npt.NDArray[np.uint8]:
             f"The network answered {array.dtype} {array.shape}; expected uint8 (height, width, 1 or 3)."
         )
     return array
+
+
+MEDIA_TYPES: Mapping[Format, str] = {"png": "image/png", "webp": "image/webp"}
+
+#: The PNG text chunk in which image generation tools look for parameters.
+CHUNK = "parameters"
+#: EXIF's ImageDescription. It holds ASCII only, and so does the JSON.
+_DESCRIPTION = 0x010E
+
+
+def write_image(path: Path, pixels: npt.NDArray[np.uint8], parameters: Mapping[str, Any], kind: Format) -> None:
+    """Write uint8 (height, width, 1 or 3) with its parameters as JSON, in the PNG's text or the WebP's EXIF."""
+    text, image = json.dumps(parameters), _pil_image(pixels)
+    if kind == "png":
+        info = PngInfo()
+        info.add_text(CHUNK, text)
+        image.save(path, format="PNG", pnginfo=info)
+    else:
+        exif = Image.Exif()
+        exif[_DESCRIPTION] = text
+        image.convert("RGB").save(path, format="WEBP", lossless=True, exif=exif)
+
+
+def preview(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """Return uint8 (height, width, 1 or 3) as a small WebP."""
+    file = io.BytesIO()
+    _pil_image(pixels).convert("RGB").save(file, format="WEBP", quality=75)
+    return file.getvalue()
+
+
+def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

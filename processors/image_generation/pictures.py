@@ -46,7 +46,7 @@ def read_pictures(request: TextToImageRequest, media: Media, limits: Limits) -> 
     """
     if request.image is None:
         if request.mask is not None:
-            raise _invalid("/input/mask", "a mask needs the image that it belongs to")
+            raise invalid("/input/mask", "a mask needs the image that it belongs to")
         return None
     source = media.source(request.image)
     image, transparent = read_image(source, limits), request.mask_edits == "transparent"
@@ -57,9 +57,9 @@ def read_pictures(request: TextToImageRequest, media: Media, limits: Limits) -> 
     mask = 255 - read_opacity(found, limits) if transparent else _grey(read_image(found, limits))
     if mask.shape != image.shape[:2]:
         sizes = " and ".join(f"{width} x {height}" for height, width in (image.shape[:2], mask.shape))
-        raise _invalid("/input/mask", f"the mask needs the size of the image: they have {sizes} pixels")
+        raise invalid("/input/mask", f"the mask needs the size of the image: they have {sizes} pixels")
     if transparent and not mask.any():
-        raise _invalid("/input/mask", "the mask has no transparent pixels, so nothing would be painted")
+        raise invalid("/input/mask", "the mask has no transparent pixels, so nothing would be painted")
     return Pictures(image, mask)
 
 
@@ -73,5 +73,6 @@ def _scaled(pixels: npt.NDArray[np.uint8], width: int, height: int, how: Image.R
     return np.array(Image.fromarray(pixels).resize((width, height), how))
 
 
-def _invalid(pointer: str, detail: str) -> InvalidInput:
+def invalid(pointer: str, detail: str) -> InvalidInput:
+    """Return an error about one field of a request."""
     return InvalidInput(detail, errors=[Issue(pointer, detail)])

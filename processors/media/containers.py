@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import av
 from av.container import InputContainer
+from av.packet import Packet
 
 from penstock.errors import MediaUnreadable
-from penstock.processors.media.declared_length import Shortfall, decoded_shortfall, shortfall
-from penstock.processors.media.truncation import find_truncation
 
 #: First bytes -> FFmpeg's format. `_format` knows those of MP3 and MP4.
 _SIGNATURES = {
@@ -23,6 +23,12 @@ _SIGNATURES = {
 _RIFF = {b"WAVE": "wav", b"AVI ": "avi"}
 #: Types of the first box of MP4 and QuickTime files.
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
+#: Tolerated errors of a declared duration: a share of it, and seconds. The larger one counts.
+_SHARE, _SECONDS = 0.02, 1.0
+#: The smallest size that writers to pipes put in place of an unknown one.
+_PLACEHOLDER_BYTES = 0x7FFF_0000
+#: FFmpeg's format whose duration may be an estimate from the bit rate.
+_ESTIMATED = "mp3"
 #: Errors of PyAV: FFmpeg's own, and Python's for impossible values.
 BROKEN = (av.error.FFmpegError, ValueError, OverflowError, IndexError, EOFError, UnicodeDecodeError)
 
@@ -31,40 +37,48 @@ BROKEN = (av.error.FFmpegError, ValueError, OverflowError, IndexError, EOFError,
 def opened(path: Path, what: str, supported: str) -> Iterator[InputContainer]:
     """Open an audio or video file. `what` and `supported` name its kind and the supported formats in errors.
 
-    Raises `MediaUnreadable` for another format, a truncated file, and any error while the file is read.
+    Raises `MediaUnreadable` for another format, and any error while the file is read.
     """
     name = _format_of(path)
     if name is None:
         raise MediaUnreadable(f"The file is not a supported {what}: supported are {supported}.")
     try:
         with av.open(str(path), mode="r", format=name, metadata_errors="ignore") as container:
-            _check_complete(path, name, container, what)
             yield container
     except BROKEN as error:
         raise MediaUnreadable(f"The {what} cannot be decoded: it is damaged, incomplete or of a rare kind.") from error
 
 
-def _check_complete(path: Path, name: str, container: InputContainer, what: str) -> None:
-    with path.open("rb") as file:
-        _refuse(shortfall(file, name, container.duration / av.time_base if container.duration else None), what)
-        problem = find_truncation(file, name)
-    if problem is not None:
-        raise MediaUnreadable(f"The {what} is cut off: {problem}.")
+def packets(container: InputContainer, path: Path, what: str) -> Iterator[Packet[Any]]:
+    """Yield the packets of all tracks of a file; raise `MediaUnreadable` at the end of a truncated one.
 
-
-def check_decoded(path: Path, what: str, decoded_s: float) -> None:
-    """Raise `MediaUnreadable` where less was decoded of a file than its header declares."""
-    name = _format_of(path)
-    with path.open("rb") as file:
-        _refuse(decoded_shortfall(file, name or "", decoded_s), what)
-
-
-def _refuse(found: Shortfall | None, what: str) -> None:
-    if found is not None:
+    FFmpeg reports the end of a truncated file as an ordinary end. The file is truncated if it holds clearly less than
+    its header declares. MP3, Ogg and live recordings declare nothing.
+    """
+    present_s = 0.0
+    for packet in container.demux():
+        if packet.pts is not None and packet.time_base is not None:
+            present_s = max(present_s, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        yield packet
+    declared_s = _declared_s(container, path)
+    if declared_s - present_s > max(_SECONDS, _SHARE * declared_s):
         raise MediaUnreadable(
-            f"The {what} is cut off: its header declares {found.declared_s:.1f} s and the file holds about "
-            f"{found.present_s:.1f} s."
+            f"The {what} is cut off: its header declares {declared_s:.1f} s and the file holds about {present_s:.1f} s."
         )
+
+
+def _declared_s(container: InputContainer, path: Path) -> float:
+    """Return the duration that a file declares; 0 where it declares none."""
+    duration_s = (container.duration or 0) / av.time_base
+    if container.format.name == _ESTIMATED:
+        return 0.0
+    with path.open("rb") as file:
+        head = file.read(8)
+    if not head.startswith(b"RIFF"):
+        return duration_s
+    # FFmpeg lowers the duration of a truncated WAV or AVI file to the share that the file holds.
+    declared_bytes = int.from_bytes(head[4:], "little") + 8
+    return duration_s * declared_bytes / path.stat().st_size if declared_bytes < _PLACEHOLDER_BYTES else 0.0
 
 
 def _format_of(path: Path) -> str | None:

@@ -141,7 +141,7 @@ def _keeps_both(encoder: GeneralEncoder) -> bool:
 
 
 def _styles(model: Model) -> Sequence[Style]:
-    """Return the forms of messages to try: the one that the directory names, else both."""
+    """Return the forms of messages to try: the form that the directory names, else both forms."""
     settings = read_config(model, FORM)
     message = (settings.get("modality_config") or {}).get("message") or {}
     known = {"structured": [Style()], "flat": [Style(in_parts=False)]}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, only_output
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
 from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
@@ -141,12 +141,9 @@ class ZeroShotObjectDetection:
         A box is `{"xmin", "ymin", "xmax", "ymax"}` in pixels from the upper left, after the image's EXIF rotation. It
         may extend beyond the image.
         """
-        answers = list(final_outputs(outputs))
-        if len(answers) != 1:
-            raise ProcessorFailed(f"The engine answered {len(answers)} times; expected once.")
         wanted = context.request
         objects = self._detector.found(
-            answers[0].data, context.ids, context.size, wanted.labels,
+            only_output(outputs).data, context.ids, context.size, wanted.labels,
             threshold=wanted.threshold, text_threshold=wanted.text_threshold,
         )  # fmt: skip
         height, width = context.size

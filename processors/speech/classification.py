@@ -5,7 +5,6 @@ A recording is decoded twice, as in speech recognition: once for its length, and
 
 from __future__ import annotations
 
-import wave
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +20,7 @@ from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.speech.feature_extractors import FeatureExtractor, read_feature_extractor
 from penstock.processors.speech.passages import joined
-from penstock.processors.speech.recording import read_audio, sound_begin_s
+from penstock.processors.speech.recording import read_audio, sound_begin_s, write_dummy
 from penstock.processors.speech.request import AudioClassificationRequest
 from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
 
@@ -98,11 +97,7 @@ class AudioClassification:
         """Return a window of noise."""
         rate_hz = self._extractor.rate_hz
         samples = min(self._window, int((limits.max_seconds or _LONGEST_S) * rate_hz))
-        path = folder / "dummy.wav"
-        with wave.open(str(path), "wb") as file:
-            file.setparams((1, 2, rate_hz, samples, "NONE", ""))
-            file.writeframes(np.random.default_rng(0).integers(-3000, 3000, samples, dtype="<i2").tobytes())
-        return Dummy({"audio": "media://dummy"}, {"media://dummy": path})
+        return Dummy({"audio": "media://dummy"}, {"media://dummy": write_dummy(folder, rate_hz, samples)})
 
     def _prompts(self, path: Path, lengths: Sequence[int]) -> Iterator[Prompt]:
         for samples in joined(read_audio(path, self._model.limits, self._extractor.rate_hz), lengths):

@@ -6,14 +6,11 @@ them. So the number of passages is known before the first word, and only a few p
 
 from __future__ import annotations
 
-import wave
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.models import Limits, Model
@@ -25,7 +22,7 @@ from penstock.processors.outputs import OUTPUTS, Kind
 from penstock.processors.outputs import write_text as write
 from penstock.processors.speech.log_mel import LogMel, read_log_mel
 from penstock.processors.speech.passages import Loudness, joined
-from penstock.processors.speech.recording import read_audio, sound_begin_s
+from penstock.processors.speech.recording import read_audio, sound_begin_s, write_dummy
 from penstock.processors.speech.request import SpeechRequest
 from penstock.processors.speech.words import words_of
 from penstock.subtitles import srt, vtt
@@ -125,11 +122,7 @@ class SpeechRecognition:
         """Return a passage of noise."""
         rate_hz = self._features.rate_hz
         samples = int(min(self._features.chunk_s, limits.max_seconds or self._features.chunk_s) * rate_hz)
-        path = folder / "dummy.wav"
-        with wave.open(str(path), "wb") as file:
-            file.setparams((1, 2, rate_hz, samples, "NONE", ""))
-            file.writeframes(np.random.default_rng(0).integers(-3000, 3000, samples, dtype="<i2").tobytes())
-        return Dummy({"audio": "media://dummy"}, {"media://dummy": path})
+        return Dummy({"audio": "media://dummy"}, {"media://dummy": write_dummy(folder, rate_hz, samples)})
 
     def _prompts(self, path: Path, lengths: Sequence[int], request: SpeechRequest) -> Iterator[Prompt]:
         asked = {

@@ -6,12 +6,14 @@ too.
 
 from __future__ import annotations
 
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 
 import av
 import numpy as np
 import numpy.typing as npt
+from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
@@ -19,7 +21,7 @@ from penstock.errors import MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.decoding import bounded
 from penstock.processors.limits import check_seconds
-from penstock.processors.media.containers import check_decoded, opened
+from penstock.processors.media.containers import opened, packets
 
 Samples = npt.NDArray[np.float32]  #: (samples,), from -1 to 1
 
@@ -32,12 +34,12 @@ _CHANNELS = range(1, 65)
 def read_audio(path: Path, limits: Limits, rate_hz: int) -> Iterator[Samples]:
     """Yield a recording's samples, mixed into one channel and resampled, in blocks of about a second at most.
 
-    Raises `MediaTooLarge` past the limit (`check_seconds`), and `MediaUnreadable` for another format, a damaged file,
-    a file without audio, and samples that are not finite.
+    Raises `MediaTooLarge` past the limit (`check_seconds`), and `MediaUnreadable` for another format, a damaged or
+    truncated file, a file without audio, and samples that are not finite.
     """
     count = 0
     with opened(path, "recording", _SUPPORTED) as container:
-        for block in _blocks(container, _stream(container), rate_hz):
+        for block in _blocks(_frames(container, path), rate_hz):
             count += len(block)
             check_seconds(count / rate_hz, limits, "recording")
             if not np.isfinite(block).all():
@@ -45,7 +47,15 @@ def read_audio(path: Path, limits: Limits, rate_hz: int) -> Iterator[Samples]:
             yield block
     if not count:
         raise MediaUnreadable("The recording is empty: it holds no samples.")
-    check_decoded(path, "recording", count / rate_hz)
+
+
+def write_dummy(folder: Path, rate_hz: int, samples: int) -> Path:
+    """Write a recording of noise."""
+    path = folder / "dummy.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, rate_hz, samples, "NONE", ""))
+        file.writeframes(np.random.default_rng(0).integers(-3000, 3000, samples, dtype="<i2").tobytes())
+    return path
 
 
 def sound_begin_s(path: Path) -> float:
@@ -79,10 +89,18 @@ def _stream(container: InputContainer) -> AudioStream:
     return stream
 
 
-def _blocks(container: InputContainer, stream: AudioStream, rate_hz: int) -> Iterator[Samples]:
+def _frames(container: InputContainer, path: Path) -> Iterator[AudioFrame]:
+    """Yield the decoded frames of the first audio track; raise `MediaUnreadable` at the end of a truncated file."""
+    stream = _stream(container)
+    for packet in packets(container, path, "recording"):
+        if packet.stream_index == stream.index:
+            yield from stream.decode(packet)
+
+
+def _blocks(frames: Iterator[AudioFrame], rate_hz: int) -> Iterator[Samples]:
     # FFmpeg's own mix of float channels adds them up: two equal channels would clip.
     resampler, started = av.AudioResampler(format="fltp", rate=rate_hz), False
-    for frame in bounded(container.decode(stream)):
+    for frame in bounded(frames):
         started = True
         for resampled in resampler.resample(frame):
             yield resampled.to_ndarray().mean(axis=0)

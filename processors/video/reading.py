@@ -21,7 +21,7 @@ from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.decoding import bounded
 from penstock.processors.limits import check_seconds
-from penstock.processors.media.containers import opened
+from penstock.processors.media.containers import opened, packets
 from penstock.processors.video.request import VideoRequest
 from penstock.processors.vision.image import MAX_PIXELS, ImageArray
 
@@ -136,7 +136,9 @@ def _times(path: Path, limits: Limits) -> Iterator[Fraction]:
     ends: tuple[Fraction, ...] = ()
     with opened(path, "video", _SUPPORTED) as container:
         track = _track(container, limits)
-        for packet in container.demux(track):
+        for packet in packets(container, path, "video"):
+            if packet.stream_index != track.index:
+                continue
             if packet.pts is not None and packet.time_base is not None and not packet.is_discard:
                 time = packet.pts * packet.time_base
                 ends = min((time, *ends)), max((time, *ends))

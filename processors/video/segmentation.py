@@ -80,7 +80,7 @@ class VideoSegmentation:
                 for name in wanted
             }
             for output, frame in zip(final_outputs(outputs), video.frames(self._model.limits), strict=False):
-                ids = class_ids([output], video.shape).astype(np.uint8)
+                ids = class_ids(output, video.shape).astype(np.uint8)
                 if "overlay" in writers:
                     writers["overlay"].add(overlay(frame.image, ids))
                 if "masks" in writers:

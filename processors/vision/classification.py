@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, final_outputs
 from penstock.processors.directory import check_options
 from penstock.processors.exchange import Exchange
-from penstock.processors.limits import dummy_items
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, open_images, write_dummy
+from penstock.processors.vision.prompts import PIXELS, ManyImages, open_images
 from penstock.processors.vision.request import ClassificationRequest
 
 
@@ -25,7 +23,7 @@ class Context:
     top_k: int
 
 
-class ImageClassification:
+class ImageClassification(ManyImages):
     """The image classification processor.
 
     Scores add up to 1; those of multi-label models (`problem_type` of `config.json`) or of one class are independent.
@@ -51,8 +49,3 @@ class ImageClassification:
         """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images."""
         found = (self._classes.scores(output) for output in final_outputs(outputs))
         return Result(data={"images": [{"labels": self._classes.best(scores, context.top_k)} for scores in found]})
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a full batch of copies of one image."""
-        images = ["media://dummy"] * dummy_items(self._model, limits)
-        return Dummy({"images": images}, {"media://dummy": write_dummy(folder, limits)})

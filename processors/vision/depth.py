@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ConfigError, ModelUnavailable, ProcessorFailed
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, one_prompt, write_dummy
+from penstock.processors.vision.prompts import PIXELS, OneImage, one_prompt
 from penstock.processors.vision.request import DepthEstimationRequest
-from penstock.processors.vision.upsampling import Upsampled
 
 #: The network's output: float32 (h, w), at the network's resolution.
 OUTPUT_NAME = "depth"
@@ -63,7 +61,7 @@ class Scale:
         return np.asarray(np.clip(np.rint(shares), 0, _STEPS), dtype=np.uint16)
 
 
-class DepthEstimation:
+class DepthEstimation(OneImage):
     """The depth estimation processor."""
 
     request = DepthEstimationRequest
@@ -94,7 +92,7 @@ class DepthEstimation:
 
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "kind", "unit", "nearer", "min", "max", "png": {"offset", "scale"}}`."""
-        upsampled = Upsampled(_depth(list(final_outputs(outputs))), context.size)
+        upsampled = Upsampled(_depth(only_output(outputs)), context.size)
         ends = [(float(strip.min()), float(strip.max())) for strip in upsampled.strips()]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         scale = Scale.of(low, high, metric=self._metric)
@@ -107,10 +105,6 @@ class DepthEstimation:
         if "values" in context.outputs:
             OUTPUTS.put(sink, "values", {"depth": upsampled.whole()}, kind="safetensors")
         return Result(data=data)
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return one image of ordinary size."""
-        return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
     def _data(self, size: tuple[int, int], low: float, high: float, scale: Scale) -> Mapping[str, Any]:
         return {
@@ -148,10 +142,8 @@ def _kind(model: Model) -> str:
     return "metric" if metric else "relative"
 
 
-def _depth(outputs: list[Output]) -> npt.NDArray[np.float32]:
-    if len(outputs) != 1:
-        raise ProcessorFailed(f"The engine answered {len(outputs)} times; expected once.")
-    depth = np.asarray(outputs[0].data[OUTPUT_NAME])
+def _depth(output: Output) -> npt.NDArray[np.float32]:
+    depth = np.asarray(output.data[OUTPUT_NAME])
     if depth.ndim != 2 or depth.dtype != np.float32 or not depth.size or not np.isfinite(depth).all():
         raise ProcessorFailed(f"The network answered {depth.dtype} {depth.shape}; expected finite float32 (h, w).")
     return depth
@@ -164,3 +156,50 @@ def _numbers(upsampled: Upsampled, scale: Scale) -> npt.NDArray[np.uint16]:
         numbers[top : top + len(strip)] = scale.numbers(strip)
         top += len(strip)
     return numbers
+
+
+#: The parameter of torch's cubic kernel; Pillow's is -0.5.
+_SHARPNESS = -0.75
+_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Upsampled:
+    """A map, float32 (h, w), upsampled to `size` (height, width)."""
+
+    small: npt.NDArray[np.float32]
+    size: tuple[int, int]
+
+    def strips(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the upsampled map in strips of rows, from the top."""
+        rows, columns = (_taps(*sides) for sides in zip(self.size, self.small.shape, strict=True))
+        for first in range(0, self.size[0], _ROWS):
+            part = slice(first, first + _ROWS)
+            narrow = _sum(self.small, rows[0][part], rows[1][part])
+            yield np.ascontiguousarray(_sum(narrow.T, *columns).T)
+
+    def whole(self) -> npt.NDArray[np.float32]:
+        """Return the whole upsampled map."""
+        return np.concatenate(list(self.strips()))
+
+
+def _taps(wanted: int, given: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    """Return the four source indices of each target index, and their weights: (wanted, 4) both."""
+    at = (np.arange(wanted) + 0.5) * (given / wanted) - 0.5
+    first = np.floor(at)
+    distance = np.abs((at - first)[:, None] - np.arange(-1, 3))
+    a = _SHARPNESS
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    places = np.clip(first[:, None].astype(np.intp) + np.arange(-1, 3), 0, given - 1)
+    return places, np.where(distance <= 1, near, far).astype(np.float32)
+
+
+def _sum(
+    values: npt.NDArray[np.float32], places: npt.NDArray[np.intp], weights: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Return the weighted sums of the rows of `values` at `places`."""
+    total = np.zeros((len(places), values.shape[1]), dtype=np.float32)
+    for tap in range(places.shape[1]):
+        total += values[places[:, tap]] * weights[:, tap, None]
+    return total

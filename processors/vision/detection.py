@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from penstock.errors import ModelUnavailable, ProcessorFailed
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
+from penstock.errors import ModelUnavailable
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_labels
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.annotation import annotate
 from penstock.processors.vision.image import ImageArray
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, SHOWN, one_prompt, write_dummy
+from penstock.processors.vision.prompts import PIXELS, SHOWN, OneImage, one_prompt
 from penstock.processors.vision.queries import check_kind, decode
 from penstock.processors.vision.request import ObjectDetectionRequest
 
@@ -33,7 +32,7 @@ class Context:
     image: ImageArray | None
 
 
-class ObjectDetection:
+class ObjectDetection(OneImage):
     """The object detection processor; it decodes outputs as transformers' image processor of the model's kind does."""
 
     request = ObjectDetectionRequest
@@ -71,10 +70,7 @@ class ObjectDetection:
         `label_id` is the id of the object's class; `id` is its old name and has the same value. A box is
         `{"xmin", "ymin", "xmax", "ymax"}` in pixels from the upper left, after the image's EXIF rotation.
         """
-        answers = list(final_outputs(outputs))
-        if len(answers) != 1:
-            raise ProcessorFailed(f"The engine answered {len(answers)} times; expected once.")
-        labels, scores, boxes = decode(self._preprocessor.kind, answers[0].data, context.threshold)
+        labels, scores, boxes = decode(self._preprocessor.kind, only_output(outputs).data, context.threshold)
         height, width = context.size
         boxes *= (width, height, width, height)
         found = zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True)
@@ -85,10 +81,6 @@ class ObjectDetection:
         if context.image is not None:
             OUTPUTS.put(sink, "annotated", annotate(context.image, objects), kind="png")
         return Result(data=data)
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return one image of ordinary size."""
-        return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
     def _entry(self, label: int, score: float, box: list[float]) -> dict[str, Any]:
         return {

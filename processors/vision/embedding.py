@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result
 from penstock.processors.directory import check_options
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
 from penstock.processors.exchange import Exchange
-from penstock.processors.limits import dummy_items
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, open_images, write_dummy
+from penstock.processors.vision.prompts import PIXELS, ManyImages, open_images
 from penstock.processors.vision.request import ImageEmbeddingRequest
 
 
@@ -24,7 +22,7 @@ class Context:
     outputs: tuple[str, ...]
 
 
-class ImageEmbedding:
+class ImageEmbedding(ManyImages):
     """The image embedding processor. The runner pools and normalises as the model's directory configures."""
 
     request = ImageEmbeddingRequest
@@ -45,8 +43,3 @@ class ImageEmbedding:
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"count", "dimensions", "embeddings"}`; `embeddings` only if the request wants JSON."""
         return Result(data=embedding_result(outputs, context.outputs, sink))
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a full batch of copies of one image."""
-        images = ["media://dummy"] * dummy_items(self._model, limits)
-        return Dummy({"images": images}, {"media://dummy": write_dummy(folder, limits)})

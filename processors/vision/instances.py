@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ModelUnavailable, ProcessorFailed
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_labels
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.image import ImageArray
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, SHOWN, one_prompt, write_dummy
+from penstock.processors.vision.prompts import PIXELS, SHOWN, OneImage, one_prompt
 from penstock.processors.vision.request import InstanceSegmentationRequest
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -40,7 +39,7 @@ class Context:
     image: ImageArray | None
 
 
-class InstanceSegmentation:
+class InstanceSegmentation(OneImage):
     """The instance segmentation processor: divides an image into segments that do not overlap.
 
     The model's training decides whether segments are objects only or also regions such as sky (panoptic segmentation).
@@ -84,7 +83,7 @@ class InstanceSegmentation:
         A segment's `id` is its value in mask.png. Its box is `{"xmin", "ymin", "xmax", "ymax"}` in pixels, with
         exclusive maxima.
         """
-        ids, classes, scores = _checked(list(final_outputs(outputs)), context.size)
+        ids, classes, scores = _checked(only_output(outputs), context.size)
         data = {"width": context.size[1], "height": context.size[0], "segments": self._entries(ids, classes, scores)}
         if "mask" in context.outputs:
             paletted = ids.dtype == np.uint8
@@ -94,10 +93,6 @@ class InstanceSegmentation:
         if "segments" in context.outputs:
             OUTPUTS.put(sink, "segments", data, kind="json")
         return Result(data=data)
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return one image of ordinary size."""
-        return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
     def _entries(self, ids: Ids, classes: Sequence[int], scores: Sequence[float]) -> list[Mapping[str, Any]]:
         pixels = np.bincount(ids.ravel(), minlength=len(classes) + 1)
@@ -115,10 +110,8 @@ class InstanceSegmentation:
         ]
 
 
-def _checked(outputs: list[Output], size: tuple[int, int]) -> tuple[Ids, Sequence[int], Sequence[float]]:
-    if len(outputs) != 1:
-        raise ProcessorFailed(f"The engine answered {len(outputs)} times; expected once.")
-    ids, classes, scores = (np.asarray(outputs[0].data[name]) for name in ("segments", "classes", "scores"))
+def _checked(output: Output, size: tuple[int, int]) -> tuple[Ids, Sequence[int], Sequence[float]]:
+    ids, classes, scores = (np.asarray(output.data[name]) for name in ("segments", "classes", "scores"))
     if (
         ids.shape != size
         or ids.dtype not in (np.uint8, np.uint16)

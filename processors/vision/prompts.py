@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from penstock.models import Limits
-from penstock.processors.base import Media, Prompt
-from penstock.processors.limits import check_items
+from penstock.models import Limits, Model
+from penstock.processors.base import Dummy, Media, Prompt
+from penstock.processors.limits import check_items, dummy_items
 from penstock.processors.vision.image import ImageArray, measure, read_image
 from penstock.processors.vision.preprocessor import Preprocessor
 
@@ -80,3 +80,22 @@ def write_dummy(folder: Path, limits: Limits) -> Path:
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path, compress_level=0)
     return path
+
+
+class OneImage:
+    """The warm-up of processors of one image."""
+
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:
+        """Return one image of ordinary size."""
+        return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
+
+
+class ManyImages:
+    """The warm-up of processors of several images."""
+
+    _model: Model
+
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:
+        """Return a full batch of copies of one image."""
+        images = ["media://dummy"] * dummy_items(self._model, limits)
+        return Dummy({"images": images}, {"media://dummy": write_dummy(folder, limits)})

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ModelUnavailable, ProcessorFailed
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Prompt, Result, only_output
 from penstock.processors.directory import check_options, read_labels
 from penstock.processors.exchange import Exchange
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, write_dummy
+from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, OneImage
 from penstock.processors.vision.request import ImageSegmentationRequest
 
 #: The network's output: class ids (height, width) in the size of the prompt, uint8, or uint16 from 256 classes on.
@@ -38,7 +37,7 @@ class Context:
     image: ImageArray
 
 
-class ImageSegmentation:
+class ImageSegmentation(OneImage):
     """The image segmentation processor. The network's input is resized; its output has the image's full size."""
 
     request = ImageSegmentationRequest
@@ -69,17 +68,13 @@ class ImageSegmentation:
     def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "classes": [{"id", "label", "pixels", "share"}]}`, largest class first."""
         height, width = context.image.shape[:2]
-        ids = class_ids(list(final_outputs(outputs)), (height, width))
+        ids = class_ids(only_output(outputs), (height, width))
         if "mask" in context.outputs:
             paletted = ids.dtype == np.uint8
             OUTPUTS.put(sink, "mask", Indexed(ids.astype(np.uint8), COLOURS) if paletted else ids, kind="png")
         if "overlay" in context.outputs:
             OUTPUTS.put(sink, "overlay", overlay(context.image, ids), kind="png")
         return Result(data={"width": width, "height": height, "classes": self._shares(ids)})
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return one image of ordinary size."""
-        return Dummy({"image": "media://dummy"}, {"media://dummy": write_dummy(folder, limits)})
 
     def _shares(self, ids: npt.NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         found, counts = np.unique(ids, return_counts=True)
@@ -95,11 +90,9 @@ class ImageSegmentation:
         ]
 
 
-def class_ids(outputs: list[Output], shape: tuple[int, int]) -> npt.NDArray[np.integer[Any]]:
-    """Return the class ids, (height, width), of the only output; raise `ProcessorFailed` for any other outputs."""
-    if len(outputs) != 1:
-        raise ProcessorFailed(f"The engine answered {len(outputs)} times; expected once.")
-    ids = np.asarray(outputs[0].data[OUTPUT_NAME])
+def class_ids(output: Output, shape: tuple[int, int]) -> npt.NDArray[np.integer[Any]]:
+    """Return the class ids, (height, width), of an output; raise `ProcessorFailed` for any other output."""
+    ids = np.asarray(output.data[OUTPUT_NAME])
     if ids.shape != shape or ids.dtype not in (np.uint8, np.uint16):
         raise ProcessorFailed(f"The network answered {ids.dtype} {ids.shape}; expected uint8 or uint16 {shape}.")
     return ids

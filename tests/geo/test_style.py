@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.processors.geo.options import ClassLabel
-from penstock.processors.geo.write.style import write_style
+from penstock.processors.geo.write.class_files import write_style
 from tests.support.geo.scenes import make_model, pattern, segment, write_scene
 
 #: Opens a raster and prints its renderer, its legend, and the colours of an image of it.

@@ -38,7 +38,6 @@ from penstock.workers.checkpoints import NoCheckpoints
 from penstock.workers.io import sandbox
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
-from penstock.workers.io.session import AHEAD_BYTES, MAX_AHEAD
 from penstock.workers.processing import Work
 from tests.support.polling import wait_for
 
@@ -200,7 +199,7 @@ def test_nonsense_from_a_process_fails_its_job(pool: IOPool, work: Work, half: s
 
 
 def fill(number: int) -> dict[str, Any]:
-    """Return the values of an output that may share a message with others."""
+    """Return the values of an output."""
     return {"x": np.full(4, number, np.float32), "number": np.array(number)}
 
 
@@ -214,7 +213,7 @@ def test_outputs_that_are_ready_come_in_order_and_an_error_does_not_overtake_the
 
     def outputs(prompts: Iterator[Prompt]) -> Iterator[Output]:
         for number, _ in zip(range(20), prompts, strict=False):
-            yield Output(fill(number), followed=True)
+            yield Output(fill(number))
         raise DeviceLost("gone")
 
     said: list[str] = []
@@ -229,7 +228,7 @@ def test_outputs_that_are_ready_come_in_order_and_an_error_does_not_overtake_the
     assert run(pool, work)["sum"] == 12
 
 
-def test_a_process_makes_small_prompts_ahead_in_order_until_one_fails(pool: IOPool, work: Work) -> None:
+def test_a_process_makes_prompts_in_order_until_one_fails(pool: IOPool, work: Work) -> None:
     with pool.open(replace(work, input={"prompts": 50, "fails_at": 30}), check=nothing, say=lambda _: None) as session:
         found = []
         with pytest.raises(InvalidInput, match="prompt 30"):
@@ -238,22 +237,13 @@ def test_a_process_makes_small_prompts_ahead_in_order_until_one_fails(pool: IOPo
     assert run(pool, work)["sum"] == 12
 
 
-def test_a_process_makes_small_prompts_while_nobody_takes_them(pool: IOPool, work: Work, tmp_path: Path) -> None:
+def test_a_process_makes_one_prompt_ahead_while_nobody_takes_it(pool: IOPool, work: Work, tmp_path: Path) -> None:
+    taken = 5
     asked = {"prompts": 60, "folder": str(tmp_path)}
     with pool.open(replace(work, input=asked), check=nothing, say=lambda _: None) as session:
-        next(session.prompts)  # it tells the size
-        wait_for((tmp_path / f"made-{MAX_AHEAD}").exists, "the process makes no prompts ahead")
-
-
-@pytest.mark.parametrize(("size", "ahead"), [(4, MAX_AHEAD), (MIB // 4, AHEAD_BYTES // MIB), (4 * MIB, 1)])
-def test_few_prompts_are_made_ahead_and_fewer_large_ones(
-    pool: IOPool, work: Work, tmp_path: Path, size: int, ahead: int
-) -> None:
-    taken = 5
-    asked = {"prompts": 60, "size": size, "folder": str(tmp_path)}
-    with pool.open(replace(work, input=asked), check=nothing, say=lambda _: None) as session:
         assert [next(session.prompts).data["number"] for _ in range(taken)] == list(range(taken))
-    assert taken <= len(list(tmp_path.glob("made-*"))) <= taken + ahead
+        wait_for((tmp_path / f"made-{taken}").exists, "the process makes no prompt ahead")
+    assert len(list(tmp_path.glob("made-*"))) == taken + 1
 
 
 class Later:
@@ -493,7 +483,7 @@ def test_a_lost_template_or_fork_server_is_replaced(work: Work, tmp_path: Path, 
 def test_processes_log_to_the_file_that_their_worker_named_last(work: Work, tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     with closing(IOPool(1, OPTIONS)) as pool, log.open("wb") as file:
-        pool.server.preload("raster-segmentation")  # which has a fork server of its own
+        pool.server.preload("raster-segmentation")
         pool.server.log_to(file.fileno())
         error_of(pool, work, post="exit")
         assert '"processor.failed"' in log.read_text()

@@ -95,23 +95,6 @@ def test_half_a_video_is_no_shorter_video(tmp_path: Path, name: str, codec: str)
         frames(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "codec", "options"),
-    [
-        ("a.webm", "libvpx", {"live": "1"}),
-        ("a.mp4", "mpeg4", {"movflags": "empty_moov+default_base_moof", "frag_duration": "500000"}),
-    ],
-)
-def test_a_live_video_is_not_cut_through_a_frame(
-    tmp_path: Path, name: str, codec: str, options: dict[str, str]
-) -> None:
-    path = noise_of(tmp_path / name, codec, options)
-    assert len(frames(path)) == 6
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(MediaUnreadable, match=r"The video is cut off: its last (element|box) is incomplete\."):
-        frames(path)
-
-
 def noise_of(path: Path, codec: str, options: dict[str, str] | None = None) -> Path:
     """Write six seconds of noise."""
     noise = np.random.default_rng(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -12,9 +11,6 @@ from penstock.processors.base import Output, Prompt
 from penstock.processors.exchange import Offers
 from penstock.processors.prompt_names import BESIDE, PIXELS, has_numbers
 from penstock.workers.engine.memory import files_bytes
-
-#: The dtype of the network's input, which is made of a file's own numbers: `numpy.dtype.str`.
-_FLOAT32 = "<f4" if sys.byteorder == "little" else ">f4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +35,12 @@ Step = Done | Continue
 
 
 def shapes_of(prompt: Prompt) -> Hashable:
-    """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner."""
-    # The network gets floats: tiles of files of any type share a batch, however their scores are reduced.
-    data = prompt.data
-    floats = has_numbers(data)
-    found = []
-    for name in sorted(data) if len(data) > 1 else data:
-        if name not in BESIDE:
-            value = data[name]
-            dtype = getattr(value, "dtype", None)
-            if floats and name == PIXELS:
-                kind = _FLOAT32
-            elif dtype is None:
-                kind = type(value).__name__
-            else:  # of a dtype `str`, which is an attribute: the name takes numpy 10 us
-                kind = str(getattr(dtype, "str", dtype))
-            found.append((name, getattr(value, "shape", None), kind))
-    return tuple(found)
+    """Return the names in a prompt with shapes and dtypes, or types of plain data: the usual bucket of a runner.
+
+    Tiles of files of any data type share a batch, however their scores are reduced: the network gets floats.
+    """
+    shapes = {name: getattr(value, "shape", None) for name, value in prompt.data.items() if name not in BESIDE}
+    return tuple((name, shapes[name], dtype_of(prompt, name)) for name in sorted(shapes))
 
 
 def dtype_of(prompt: Prompt, name: str) -> str:
@@ -247,9 +232,9 @@ class Engine(Protocol):
         ...
 
     def measure(self, model: Model, prompt: Prompt, most: int, *, within_s: float, check: Check) -> int:
-        """Measure batches of up to `most` copies of a prompt; return the smallest of about the highest rate.
+        """Measure batches of up to `most` copies of a prompt; return the smallest batch of about the highest rate.
 
-        Later batches of the model cost no more than that one. A batch is run twice at most; none begins after
+        Later batches of the model cost no more than the returned batch. A batch is run twice at most; none begins after
         `within_s` seconds, and one that other jobs disturb ends the search, so that the answer may be `most`.
         """
         ...

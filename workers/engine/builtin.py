@@ -15,6 +15,7 @@ from typing import Any
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.exchange import OTHERS, SAME, Exchange, Offers
+from penstock.processors.openai.options import EngineOptions
 from penstock.workers.engine.base import HUB_FILES, Runner, RunnerCheck, RunnerFactory, RunnerSpec
 from penstock.workers.engine.memory import files_bytes
 from penstock.workers.engine.transformers import exchanges as transformers
@@ -129,15 +130,11 @@ def _transformers_bytes(model: Model) -> int:
 
 
 def _vllm() -> tuple[RunnerFactory, RunnerCheck]:
-    from penstock.workers.engine.vllm.loading import check_vllm, load_vllm
-
     return load_vllm, check_vllm
 
 
 def _vllm_bytes(model: Model) -> int:
     """Return the size of the weights, or what vLLM's server reserves."""
-    from penstock.processors.openai.options import EngineOptions
-
     if model.processor not in EngineOptions.TASKS:
         return files_bytes(model)
     from penstock.workers.engine.vllm.generation import expected_bytes
@@ -255,3 +252,26 @@ TRANSFORMERS = _spec(
     exchanges_of=transformers.offers_of,
 )  # fmt: skip
 VLLM = _spec(_vllm, expected_bytes=_vllm_bytes, exchanges=_VLLM)
+
+
+def load_vllm(model: Model) -> Runner:
+    """Start vLLM for the model; raise `ModelUnavailable` with vLLM's error."""
+    if model.processor in EngineOptions.TASKS:
+        from penstock.workers.engine.vllm.generation import load_generation
+
+        return load_generation(model)
+    with requires("worker"):
+        from penstock.workers.engine.vllm.runner import load_pooling
+    return load_pooling(model)
+
+
+def check_vllm(model: Model) -> None:
+    """Check a model without its weights; raise `ModelUnavailable`."""
+    if model.processor in EngineOptions.TASKS:
+        from penstock.workers.engine.vllm.generation import check_generation
+
+        check_generation(model)
+        return
+    with requires("worker"):
+        from penstock.workers.engine.vllm.runner import check_pooling
+    check_pooling(model)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 
@@ -20,16 +21,21 @@ from penstock.listening import listener, listening
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, Done, OnBatch, OnDevice, Step
-from penstock.workers.engine.batch_search import search
-from penstock.workers.engine.batching import Batch, compose
-from penstock.workers.engine.device_time import DeviceTime
-from penstock.workers.engine.feeder import Feeder
+from penstock.workers.engine.batching import Batch, compose, search
 from penstock.workers.engine.memory import budget_bytes
-from penstock.workers.engine.residency import Residency, Resident, Using
+from penstock.workers.engine.residency import Residency, Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
-from penstock.workers.engine.steps import charge, close_prompts, log_cause, take_step, translated
-from penstock.workers.engine.wakes import Bell, Wakes
+from penstock.workers.engine.steps import (
+    DeviceTime,
+    Feeder,
+    admitted,
+    charge,
+    close_prompts,
+    log_cause,
+    take_step,
+    translated,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -54,26 +60,23 @@ class BatchingEngine:
         """Create an engine with these runners and start its scheduler.
 
         `memory_bytes` limits the weights of all loaded models (None = most of the device's memory, divided by the
-        processes that share it, `sharers`). `ahead_prompts` and
-        `ahead_bytes` limit the prompts and outputs that one run holds in memory beside its largest prompt. A run may
-        draw two batches of prompts ahead even if `ahead_prompts` is smaller; `ahead_bytes` still applies.
+        processes that share it, `sharers`). `ahead_prompts` and `ahead_bytes` limit the prompts and outputs that
+        one run holds in memory beside its largest prompt. A run may draw two batches of prompts ahead even if
+        `ahead_prompts` is smaller; `ahead_bytes` still applies.
         `clock` returns the seconds by which `measure` compares batches.
         """
         budget = (lambda: memory_bytes) if memory_bytes is not None else partial(budget_bytes, sharers)
         self._residency = Residency(runners, max_models=max_models, budget_bytes=budget)
         self._ahead = Window(ahead_prompts, ahead_bytes)
         self._lock = threading.Lock()
-        self._work = Bell(self._lock)
-        self._wakes = Wakes()
+        #: Notified when the scheduler may have something to do.
+        self._work = threading.Condition(self._lock)
         #: The runs that are not over; the order is that of their beginning.
         self._runs: dict[Run, None] = {}
         #: Number of batches so far.
         self._batches = 0
         #: Prompts in the latest batch, by model.
         self._batch_sizes: dict[str, int] = {}
-        #: The bucket for whose batch the scheduler collects, and the prompts that it lacks; 0 if a cost bounds it too.
-        self._collected: Bucket | None = None
-        self._lacking = 0
         #: Prompts that the device is working on.
         self._stepping: Sequence[Item] = ()
         self._time = DeviceTime(at=time.monotonic())
@@ -139,7 +142,7 @@ class BatchingEngine:
             feeder = None if ready else Feeder(partial(self._feed, run, prompts), f"feed-{model.name}")
             try:
                 if feeder is None:
-                    items = self._admitted(run, prompts)
+                    items = admitted(run, prompts)
                     with self._lock:
                         self._begin(run, items)
                 else:
@@ -208,7 +211,7 @@ class BatchingEngine:
             self._closed = True
             for run in list(self._runs):
                 run.end(Drained())
-            self._work.ring()
+            self._work.notify()
         self._scheduler.join(timeout_s)
         if self._scheduler.is_alive():
             log.error("engine.busy_at_close", timeout_s=timeout_s)
@@ -229,8 +232,18 @@ class BatchingEngine:
             return DeviceLost(self._loss.detail)
         return Drained() if self._closed else None
 
-    def _using(self, model: Model, check: Check) -> Using:
-        return Using(self._residency, model, check, self._lose)
+    @contextmanager
+    def _using(self, model: Model, check: Check) -> Iterator[Resident]:
+        """Use a model, which is loaded unless it is loaded already."""
+        try:
+            resident = self._residency.acquire(model, check)
+            try:
+                yield resident
+            finally:
+                self._residency.release(resident)
+        except DeviceLost as error:  # raised while loading or copying: the scheduler may not have failed yet
+            self._lose(error)
+            raise
 
     # The feeder's side
 
@@ -241,7 +254,7 @@ class BatchingEngine:
         if resident.elsewhere is not None:
             resident.elsewhere.listen(self._wake)
         return Run(
-            resident, Window(prompts, self._ahead.bytes), self._lock, self._wakes, self._runs, left=cost,
+            resident, Window(prompts, self._ahead.bytes), self._lock, self._runs, left=cost,
             on_batch=on_batch, on_device=on_device, listener=listener(),
         )  # fmt: skip
 
@@ -256,18 +269,7 @@ class BatchingEngine:
             for item in items:
                 run.add(item)
             run.no_more_prompts()
-            self._work.ring()
-
-    def _admitted(self, run: Run, prompts: Iterator[Prompt]) -> Sequence[Item]:
-        """Draw and admit ready prompts; raise their error."""
-        try:
-            return [Item.of(run, prompt) for prompt in prompts]
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise translated(error, run.resident.model, "preparation") from error
-        finally:
-            close_prompts(prompts)
+            self._work.notify()
 
     def _feed(self, run: Run, prompts: Iterator[Prompt]) -> None:
         error = None
@@ -281,31 +283,24 @@ class BatchingEngine:
             if error:
                 run.end(error)
             run.no_more_prompts()
-            if self._collected:
-                self._work.ring()  # the batch may have nobody to wait for
+            self._work.notify()  # a batch that is collected may have nobody to wait for
 
     def _draw(self, run: Run, prompts: Iterator[Prompt]) -> None:
         with self._lock:
             going = run.wait_for_room()
         while going and (prompt := next(prompts, None)) is not None:
-            if run.listener is None:
+            with listening(run.listener):
                 item = Item.of(run, prompt)
-            else:
-                with listening(run.listener):
-                    item = Item.of(run, prompt)
             del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)
-                if self._lacking > 1 and item.bucket == self._collected and run.wants_prompts:
-                    self._lacking -= 1  # the batch waits for more in any case
-                else:
-                    self._work.ring()
+                self._work.notify()
                 going = run.wait_for_room()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
-        """Submit prompts together, so that they share a batch; drop the outputs.
+        """Submit prompts together as one batch, and drop the outputs.
 
-        Return the seconds without admission; None if other jobs had runs before, or batches meanwhile.
+        Return the seconds without admission; None if other jobs ran at the same time.
         """
         own: list[int] = []
         run = self._new_run(resident, sum(prompt.cost for prompt in prompts), lambda size, _: own.append(size))
@@ -325,7 +320,7 @@ class BatchingEngine:
 
     def _wake(self) -> None:
         with self._lock:
-            self._work.ring()
+            self._work.notify()
 
     # The scheduler's side
 
@@ -358,20 +353,12 @@ class BatchingEngine:
                 if batch is None:
                     # The device is idle: the next prompt goes at once.
                     collect_until = 0.0
-                    self._work.wait(wakes=self._wakes)
+                    self._work.wait()
                 elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
-                    limit = batch.bucket.limit()
-                    by_number = limit.cost == limit.begin == inf
-                    self._collected, self._lacking = batch.bucket, by_number * (limit.prompts - len(batch.picks))
-                    self._work.wait(left_s, wakes=self._wakes)
-                    self._collected, self._lacking = None, 0
+                    self._work.wait(left_s)
                 else:
-                    items = self._take_batch(batch, runs)
-                    break
-            else:
-                items = []
-        self._wakes.pass_on()
-        return items
+                    return self._take_batch(batch, runs)
+            return []
 
     def _may_grow(self, batch: Batch[Bucket]) -> bool:
         """Return True if waiting could fill the batch; prompts between two steps never wait."""
@@ -417,7 +404,7 @@ class BatchingEngine:
             self._shrink(items, resident, no_room, retry=retry)
 
     def _deliver(self, items: Sequence[Item], steps: Sequence[Step]) -> None:
-        """Give the runs of a batch their answers. The first job's thread wakes when the next batch is composed."""
+        """Give the runs of a batch their answers."""
         with self._lock:
             self._batch_sizes[items[0].run.resident.model.name] = len(items)
             progress: defaultdict[Run, float] = defaultdict(float)
@@ -446,7 +433,6 @@ class BatchingEngine:
                 return
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=False)
-            self._wakes.pass_on()
 
     def _isolate(self, items: Sequence[Item], resident: Resident, error: BaseException, *, retry: bool) -> None:
         """Bisect a failed batch until the prompt that causes the error is alone, and end its run."""
@@ -459,7 +445,6 @@ class BatchingEngine:
         half = len(items) // 2
         for part in (items[:half], items[half:]):
             self._advance(part, resident, retry=retry)
-            self._wakes.pass_on()
 
     def _lose(self, error: DeviceLost) -> None:
         with self._lock:
@@ -468,6 +453,5 @@ class BatchingEngine:
             self._loss = error
             for run in list(self._runs):
                 run.end(DeviceLost(error.detail))
-            self._work.ring()
-        self._wakes.pass_on()
+            self._work.notify()
         log.error("engine.device_lost", detail=error.detail)

@@ -1,4 +1,4 @@
-"""The kind of machine that computes a model: results of one kind have the same bits, those of two may differ."""
+"""The kind of machine that computes a model: machines of one kind give the same bits, other kinds may differ."""
 
 from __future__ import annotations
 

@@ -8,11 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import inf
-from types import TracebackType
 
 import structlog
 
-from penstock.errors import DeviceLost, ModelUnavailable
+from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.numbers import as_floats
@@ -198,33 +197,6 @@ class Residency:
             raise ModelUnavailable(
                 f"model {model.name!r} takes {size_bytes:,} bytes of memory, and models may take {budget:,} here"
             )
-
-
-class Using:
-    """A context in which a job uses a model. A device that is lost in it is reported to `lose`."""
-
-    __slots__ = ("_check", "_lose", "_model", "_residency", "_resident")
-
-    def __init__(self, residency: Residency, model: Model, check: Check, lose: Callable[[DeviceLost], object]) -> None:
-        self._residency, self._model, self._check, self._lose = residency, model, check, lose
-
-    def __enter__(self) -> Resident:
-        """Load the model unless it is loaded."""
-        try:
-            self._resident = self._residency.acquire(self._model, self._check)
-        except DeviceLost as error:
-            self._lose(error)
-            raise
-        return self._resident
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
-    ) -> None:
-        """Remove the user."""
-        self._residency.release(self._resident)
-        if isinstance(error, DeviceLost):
-            # Raised while loading or copying: the scheduler may not have failed yet.
-            self._lose(error)
 
 
 def _unload(resident: Resident) -> None:

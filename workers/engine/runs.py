@@ -7,7 +7,7 @@ from bisect import insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from threading import Lock
+from threading import Condition, Lock
 from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
@@ -16,7 +16,6 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, OnBatch, OnDevice
 from penstock.workers.engine.batching import Limit, Turn
 from penstock.workers.engine.residency import POLL_S, Resident
-from penstock.workers.engine.wakes import Bell, Wakes
 
 
 class Bucket(NamedTuple):
@@ -87,19 +86,17 @@ class Window(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One call of `Engine.run`. Every field is guarded by the engine's lock, which both bells share."""
+    """One call of `Engine.run`. The engine's lock guards every field; both conditions share the lock."""
 
     resident: Resident
     window: Window
     lock: Lock
-    #: The jobs' threads that have an output to take.
-    wakes: Wakes
     #: The engine's runs that are not over, in order of their beginning.
     among: dict[Run, None] = field(default_factory=dict)
-    #: Rung when the job has an output, the end or an error to take.
-    ready: Bell = field(init=False)
-    #: Rung when a prompt may be drawn, or the run is over.
-    room: Bell = field(init=False)
+    #: Notified when the job has an output, the end or an error to take.
+    ready: Condition = field(init=False)
+    #: Notified when a prompt may be drawn, or the run is over.
+    room: Condition = field(init=False)
     #: Admitted prompts that wait for a step, in order.
     waiting: list[Item] = field(default_factory=list)
     outputs: dict[int, Output] = field(default_factory=dict)
@@ -115,8 +112,7 @@ class Run:
     on_device: OnDevice | None = None
     #: Receives the lines of a runner that works on this run alone.
     listener: Listener | None = None
-    #: Bytes in memory of each prompt that was drawn and not yet taken: of the prompt, then of its output. Nobody asks
-    #: for them when all prompts have been drawn.
+    #: Bytes in memory of each prompt that was drawn and not yet taken: first of the prompt, then of its output.
     held_bytes: dict[int, int] = field(default_factory=dict)
     drawn: int = 0
     taken: int = 0
@@ -127,7 +123,7 @@ class Run:
     error: PenstockError | None = None
 
     def __post_init__(self) -> None:
-        self.ready, self.room = Bell(self.lock), Bell(self.lock)
+        self.ready, self.room = Condition(self.lock), Condition(self.lock)
 
     @property
     def wants_prompts(self) -> bool:
@@ -155,16 +151,14 @@ class Run:
             item.drop()
 
     def answer(self, item: Item, output: Output) -> None:
-        """Store a prompt's output; the job's thread is woken in its turn. The lock must be held."""
+        """Store a prompt's output, and wake the job's thread if it takes this output next. The lock must be held."""
         if not self.over:
-            if not self.exhausted:
-                self.held_bytes[item.index] = size_bytes(output.data)
-            if self.partials:
-                self.partials.pop(item.index, None)
+            self.held_bytes[item.index] = size_bytes(output.data)
+            self.partials.pop(item.index, None)
             self.outputs[item.index] = output
             self.left -= item.cost
             if item.index == self.taken:
-                self.wakes.add(self.ready)
+                self.ready.notify()
 
     def report_batch(self, prompts: int, progress: float) -> None:
         """Report a batch of so many prompts that advanced this run by `progress` prompts. The lock must be held."""
@@ -185,13 +179,13 @@ class Run:
             self.held_bytes[item.index] = item.bytes + size_bytes(partial.data)
             self.partials[item.index] = partial
             if item.index == self.taken:
-                self.wakes.add(self.ready)
+                self.ready.notify()
 
     def no_more_prompts(self) -> None:
         """Note that no more prompts will come. The lock must be held."""
         self.exhausted = True
         if self.taken == self.drawn:
-            self.ready.ring()
+            self.ready.notify()
 
     def end(self, error: PenstockError | None = None) -> None:
         """End the run; only the first error is kept. The lock must be held."""
@@ -203,80 +197,47 @@ class Run:
             item.drop()
         # Runners free a state's memory when the state is deleted.
         self.waiting.clear()
-        self.ready.ring()
-        self.room.ring()
+        self.ready.notify()
+        self.room.notify()
 
     def take(self, check: Check) -> Iterator[Output]:
-        """Yield outputs in the prompts' order, partial ones between; raise the run's error or the error of `check`.
-
-        Outputs that are there together are taken together, with one lock and one wake of the feeder.
-        """
-        while not self.over or self.error:  # over without an error: all outputs were taken
-            found = self._wait()
-            check()
-            if len(found) > 1:
-                found.reverse()  # and popped: what was yielded is not kept here
-                while len(found) > 1:
-                    yield _followed(found.pop())
-                    check()
-                with self.lock:
-                    self._yielded()
-            if found:
-                yield found.pop()
-
-    def _wait(self) -> list[Output]:
-        """Return the outputs that are there, else those that have come after a wait of at most `POLL_S`."""
-        waited = False
-        try:
+        """Yield outputs in the prompts' order, partial ones between; raise the run's error or the error of `check`."""
+        while True:
             with self.lock:
-                found = self._there()
+                found = self._next()
                 if not found and not self.over:
-                    waited = True
                     self.ready.wait(POLL_S)
-                    found = self._there()
-            return found
-        finally:
-            if waited:
-                self.wakes.pass_on()
+                    found = self._next()
+                if not found and self.over:  # without an error: all outputs were taken
+                    return
+            check()
+            if found:
+                yield found.pop()  # a yielded output is not kept here
+
+    def _next(self) -> list[Output]:
+        """Return the next output, else its latest partial one, else nothing. End the run with its last output.
+
+        The lock must be held. Raises the run's error.
+        """
+        if self.error:
+            raise self._hand_over(self.error)
+        output = self.outputs.pop(self.taken, None)
+        if output is not None:
+            del self.held_bytes[self.taken]
+            self.taken += 1
+            self.room.notify()
+        else:
+            output = self.partials.pop(self.taken, None)
+        if self.exhausted and self.taken == self.drawn:
+            self.end()
+        return [] if output is None else [output]
 
     def _hand_over(self, error: PenstockError) -> PenstockError:
         """Return the error and forget it: its frames hold states, which hold the run. The lock must be held."""
         self.error = None
         return error
 
-    def _there(self) -> list[Output]:
-        """Return the next outputs in order, or a partial one; note the end of all. The lock must be held."""
-        if self.error:
-            raise self._hand_over(self.error)
-        found = []
-        while (output := self.outputs.pop(self.taken, None)) is not None:
-            found.append(output)
-            self.taken += 1
-        if not found and self.partials and (partial := self.partials.pop(self.taken, None)) is not None:
-            return [partial]
-        if len(found) == 1 or (self.exhausted and not found):
-            self._yielded()
-        return found
-
-    def _yielded(self) -> None:
-        """Make room for further prompts, or end the run, with the last of some outputs. The lock must be held."""
-        if self.exhausted:
-            if self.taken == self.drawn:
-                self.end()
-        else:
-            for index in [index for index in self.held_bytes if index < self.taken]:
-                del self.held_bytes[index]
-            self.room.ring()
-
-
-def _followed(output: Output) -> Output:
-    """Return an output that tells that the next one is there."""
-    return Output(output.data, output.partial, output.counts, followed=True)
-
 
 def size_bytes(data: Any) -> int:
     """Return the bytes of a prompt's or an output's arrays."""
-    size = 0
-    for value in data.values():
-        size += getattr(value, "nbytes", 0)
-    return int(size)
+    return sum(getattr(value, "nbytes", 0) for value in data.values())

@@ -1,8 +1,9 @@
-"""One step of a batch: the runner's answers, their check, and the share of the device's time of each run."""
+"""The parts of the engine's work: the thread that draws prompts, one step of a batch, and the time of the device."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from traceback import format_exception
 
@@ -16,10 +17,16 @@ from penstock.workers.engine.base import Continue, Done, Step
 from penstock.workers.engine.residency import Resident
 from penstock.workers.engine.runs import Item, Run
 
+#: Longest wait for a feeder to begin, in seconds.
+BEGIN_S = 1.0
+#: Seconds that a share of the device's time covers at least, once the process has lived so long.
+WINDOW_S = 60.0
+
 log = structlog.get_logger(__name__)
 
 
 def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
+    """Step a batch and return the runner's answers; raise `ProcessorFailed` for answers that are no steps."""
     run, states = items[0].run, [item.state for item in items]
     # In a batch of several jobs nothing shows to which of them a line belongs: it must reach none of them.
     if run.listener is None or any(item.run is not run for item in items):
@@ -44,8 +51,6 @@ def charge(items: Sequence[Item], seconds: float) -> None:
 
 
 def _well_formed(step: object) -> bool:
-    if type(step) is Done and type(step.output) is Output:  # as most are: the patterns cost three calls
-        return not step.output.partial
     match step:
         case Done(output):
             return isinstance(output, Output) and not output.partial
@@ -55,7 +60,20 @@ def _well_formed(step: object) -> bool:
             return False
 
 
+def admitted(run: Run, prompts: Iterator[Prompt]) -> Sequence[Item]:
+    """Draw and admit ready prompts; raise their error."""
+    try:
+        return [Item.of(run, prompt) for prompt in prompts]
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise translated(error, run.resident.model, "preparation") from error
+    finally:
+        close_prompts(prompts)
+
+
 def translated(error: BaseException, model: Model, part: str) -> PenstockError:
+    """Return an error of a `part` of a model as Penstock's own."""
     if isinstance(error, PenstockError):
         return error
     failure = ProcessorFailed(f"the {part} of model {model.name!r} failed on this input ({type(error).__name__})")
@@ -78,3 +96,63 @@ def close_prompts(prompts: Iterator[Prompt]) -> None:
             close()
     except Exception:
         log.exception("engine.prompts_not_closed")
+
+
+class Feeder(threading.Thread):
+    """A thread for one call; `wait` after an attempt to start it."""
+
+    def __init__(self, feed: Callable[[], object], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._feed = feed
+        self._begun = threading.Event()
+
+    def run(self) -> None:
+        """Feed."""
+        self._begun.set()
+        try:
+            self._feed()
+        finally:
+            del self._feed  # it holds the run
+
+    def wait(self) -> None:
+        """Wait until the thread has ended and uses the prompts no longer."""
+        # Ctrl-C may interrupt `start` although the thread began.
+        self._begun.wait(BEGIN_S)
+        if self.is_alive():
+            self.join()
+
+
+class DeviceTime:
+    """The seconds in which one device computed batches, by the monotonic clock. Safe to use from many threads."""
+
+    def __init__(self, *, at: float) -> None:
+        self._lock = threading.Lock()
+        self._ended_s = 0.0
+        self._began: float | None = None
+        #: Earlier readings: their times, and the seconds of work until then.
+        self._readings = deque([(at, 0.0)])
+
+    def begin(self, *, at: float) -> None:
+        """Note that a batch begins."""
+        with self._lock:
+            self._began = at
+
+    def end(self, *, at: float) -> None:
+        """Note that the batch has ended."""
+        with self._lock:
+            if self._began is not None:
+                self._ended_s += at - self._began
+            self._began = None
+
+    def share(self, *, at: float) -> float:
+        """Return the share of time, from 0 to 1, in which batches ran since a reading at least `WINDOW_S` old.
+
+        Notes a reading. Without an older one the share begins at the first. A batch that has not ended counts.
+        """
+        with self._lock:
+            worked_s = self._ended_s + (at - self._began if self._began is not None else 0.0)
+            while len(self._readings) > 1 and at - self._readings[1][0] >= WINDOW_S:
+                self._readings.popleft()
+            since, before_s = self._readings[0]
+            self._readings.append((at, worked_s))
+        return min(1.0, (worked_s - before_s) / (at - since)) if at > since else 0.0

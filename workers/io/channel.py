@@ -2,8 +2,8 @@
 
     prefix (kind of body, sizes of header and body) | header (two lines of JSON) | body (the arrays' bytes)
 
-The header's first line, if not empty, manages the memory that both sides share: a large body lies there and not in the
-stream (`memory.py`). Before an IO process sends such a body it asks for the memory, and the worker answers with its
+A large body lies in shared memory and not in the stream (`memory.py`). The header's first line, if not empty, manages
+this memory. Before an IO process sends a large body, it asks the worker for memory, and the worker answers with a
 descriptor. The receiver trusts no message: a captured decoder may have sent it.
 """
 
@@ -15,31 +15,24 @@ import select
 import socket
 import struct
 import threading
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import ProcessorFailed
 from penstock.processors.base import Value
-from penstock.workers.io.headers import Headers
 from penstock.workers.io.memory import Borrower, Buffer, Lender, Loan
-from penstock.workers.io.values import Packed, pack
+from penstock.workers.io.values import Packed, pack, unpack
 
 #: Bytes of arrays up to which they go through the socket: for fewer bytes a mapping costs more.
 INLINE_BYTES = 64 * 1024
-#: Bytes of one header, at limits: a job's result is sent in a header.
+#: Largest header in bytes: a job's result is sent in a header.
 MAX_HEADER_BYTES = 16 * 2**20
-#: Bytes that are read at a time: most messages whole.
-_AHEAD_BYTES = 8192
 #: Seconds between two ticks of a wait.
 TICK_S = 0.1
 
-#: `TICK_S` as the kernel's `struct timeval`.
-_TICK = struct.pack("@ll", 0, int(TICK_S * 1_000_000))
-
 _INT = struct.Struct("@i")
-#: Bytes of the ancillary data of a receive, and its flags.
+#: Bytes of the ancillary data of a receive, and its flag: programs that a processor starts get no descriptor.
 _ONE_DESCRIPTOR, _CLOSE_ON_EXEC = socket.CMSG_LEN(_INT.size), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 _PREFIX = struct.Struct("<BIQ")
@@ -65,10 +58,8 @@ class Message:
     header: Mapping[str, Any]
     #: Arrays and plain values together, by name.
     data: dict[str, Value] = field(default_factory=dict)
-    #: A socket sent with the message; the receiver must close it.
+    #: A descriptor sent with the message; the receiver must close it.
     descriptor: int | None = None
-    #: Bytes of the arrays.
-    size_bytes: int = 0
 
     @property
     def kind(self) -> str:
@@ -81,10 +72,10 @@ def _forever() -> None:
 
 
 class Memory:
-    """The memory that one process shares with another, across all sockets between the two."""
+    """The memory that two processes share, across all sockets between them."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Map at limits `max_bytes` of the other process's memory."""
+        """Map at most `max_bytes` of the other process's memory."""
         self.max_bytes = max_bytes
         self.lent = Lender()
         self.borrowed = Borrower(max_bytes)
@@ -107,22 +98,13 @@ class Channel:
         self._memory = memory or Memory(0)
         self._patient = patient
         self._sending = threading.Lock()
-        self._headers = Headers()
         #: The largest body of each kind.
         self._limits = {
             _INLINE: INLINE_BYTES,
             _SHARED: self._memory.max_bytes,
             _DESCRIPTOR: INLINE_BYTES if patient else -1,
         }
-        #: Bytes that were read ahead, and the descriptor that came with them.
-        self._there = bytearray()
-        self._descriptor: int | None = None
-        #: Flags of a send: with ticks it does not wait in the kernel, but with `_room` for at most a tick.
-        self._flag = 0 if patient else socket.MSG_DONTWAIT
-        self._room = _wait_for(end, select.POLLOUT)
-        end.setblocking(True)
-        if not patient:  # a receive waits in the kernel for at most a tick: one call instead of two
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
+        end.settimeout(None if patient else TICK_S)
 
     def send(
         self, kind: str, values: Mapping[str, Value] | None = None, /, *, tick: Tick = _forever,
@@ -147,7 +129,7 @@ class Channel:
             prefix, descriptor = self._answer_wants(tick)
             body, header_bytes, body_bytes = self._checked(prefix, descriptor)
             memory_line, _, text = self._read(header_bytes, tick).partition(b"\n")
-            header, memory = self._headers.parse(text), {}
+            header, memory = _parsed(text), {}
             if memory_line:
                 memory = json.loads(memory_line.decode())
                 self._memory.lent.take_back(memory["returned"])
@@ -156,11 +138,11 @@ class Channel:
                 buffer = self._read(body_bytes, tick)
             else:
                 buffer = self._memory.borrowed.borrow(int(memory["lent"]), descriptor, body_bytes)
-            data = {**header.plain, **header.views.on(buffer, body_bytes)}
+            data = {**header["plain"], **unpack(header["arrays"], buffer, body_bytes)}
             if body == _DESCRIPTOR:
-                message, descriptor = Message(header.fields, data, descriptor, body_bytes), None
+                message, descriptor = Message(header, data, descriptor), None
                 return message
-            return Message(header.fields, data, None, body_bytes)
+            return Message(header, data)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ProcessorFailed(f"the processor's process sent an invalid message ({error})") from error
         finally:
@@ -169,9 +151,9 @@ class Channel:
 
     def readable(self) -> bool:
         """Return True when data has arrived: a message, or the other side's end."""
-        if self._there:
-            return True
-        return bool(_wait_for(self._socket, select.POLLIN).poll(0))
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def shut(self) -> None:
         """Shut the connection down: every wait at either end stops at once."""
@@ -183,7 +165,6 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
-        self._drop_descriptor()
 
     def _lend(self, packed: Packed) -> Loan | None:
         if packed.size_bytes <= INLINE_BYTES:
@@ -224,49 +205,38 @@ class Channel:
         return json.dumps({**changes, "lent": loan.number if loan else None}).encode()
 
     def _write(self, prefix: bytes, parts: list[Buffer], descriptor: int | None, tick: Tick) -> None:
-        """Send a message in one call where the socket has room: the other side then wakes once."""
-        buffers, size = [prefix, *parts], len(prefix) + sum(map(len, parts))
-        files = () if descriptor is None else (array("i", [descriptor]),)
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, each) for each in files]
+        """Send a message, in one call where the socket has room."""
+        buffers = [memoryview(part) for part in (prefix, *parts)]
+        descriptors = [] if descriptor is None else [descriptor]
         with self._sending:
-            sent = self._sent(tick, self._socket.sendmsg, buffers, ancillary, self._flag)
-            if sent == size:
-                return
-            for part in buffers:
-                left = memoryview(part)[sent:]
-                sent = max(0, sent - len(part))
+            sent = _call(tick, socket.send_fds, self._socket, buffers, descriptors)
+            for buffer in buffers:
+                left = buffer[sent:]
+                sent = max(0, sent - len(buffer))
                 while left:
-                    left = left[self._sent(tick, self._socket.send, left, self._flag) :]
+                    left = left[_call(tick, self._socket.send, left) :]
 
     def _read_prefix(self, tick: Tick) -> tuple[bytes, int | None]:
-        """Return the next message's prefix, and the descriptor that came with the message."""
-        while len(self._there) < _PREFIX.size:
-            self._read_ahead(tick)
-        prefix = bytes(self._there[: _PREFIX.size])
-        del self._there[: _PREFIX.size]
-        kind, header_bytes, body_bytes = _PREFIX.unpack(prefix)
-        if header_bytes + (body_bytes if kind in _IN_STREAM else 0) < len(self._there):
-            return prefix, None  # the kernel ends a read at a descriptor: it belongs to the last message
-        descriptor, self._descriptor = self._descriptor, None
-        return prefix, descriptor
+        """Return the next message's prefix, and the descriptor that came with the prefix."""
+        prefix, descriptors = b"", list[int]()
+        try:
+            while len(prefix) < _PREFIX.size:
+                prefix += self._read_with_descriptors(_PREFIX.size - len(prefix), descriptors, tick)
+        except BaseException:
+            _close_all(descriptors)
+            raise
+        _close_all(descriptors[:-1])  # an untrusted process may send several
+        return prefix, descriptors[-1] if descriptors else None
 
-    def _read_ahead(self, tick: Tick) -> None:
-        """Read what has arrived, at most one descriptor with it."""
-        # Behind a descriptor may lie the next message with its own.
-        size = _AHEAD_BYTES if self._descriptor is None else _PREFIX.size - len(self._there)
-        data, ancillary, *_ = self._received(tick, self._socket.recvmsg, size, _ONE_DESCRIPTOR, _CLOSE_ON_EXEC)
-        for level, kind, descriptors in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(descriptors) == _INT.size:
-                self._drop_descriptor()  # the other side sent one amid a message: it is not trusted with any
-                (self._descriptor,) = _INT.unpack(descriptors)
+    def _read_with_descriptors(self, count: int, descriptors: list[int], tick: Tick) -> bytes:
+        """Return at most `count` bytes; add the descriptors that came with them to the list."""
+        data, ancillary, *_ = _call(tick, self._socket.recvmsg, count, _ONE_DESCRIPTOR, _CLOSE_ON_EXEC)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(content) == _INT.size:
+                descriptors += _INT.unpack(content)
         if not data:
             raise Disconnected
-        self._there += data
-
-    def _drop_descriptor(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        return bytes(data)
 
     def _checked(self, prefix: bytes, descriptor: int | None) -> tuple[int, int, int]:
         if descriptor is not None and not self._patient:
@@ -277,47 +247,38 @@ class Channel:
         return body, header_bytes, body_bytes
 
     def _read(self, count: int, tick: Tick) -> bytearray:
-        buffer = self._there[:count]
-        del self._there[:count]
-        got = len(buffer)
-        if got == count:
-            return buffer
-        buffer.extend(bytes(count - got))
-        left = memoryview(buffer)[got:]
+        buffer = bytearray(count)
+        left = memoryview(buffer)
         while left:
-            got = self._received(tick, self._socket.recv_into, left)
+            got = _call(tick, self._socket.recv_into, left)
             if not got:
                 raise Disconnected
             left = left[got:]
         return buffer
 
-    def _sent(self, tick: Tick, send: Callable[..., int], *args: Any) -> int:
-        """Send as much as the socket has room for; return the number of bytes, at least one."""
-        while True:
-            tick()
-            try:
-                return send(*args)
-            except BlockingIOError:
-                self._room.poll(TICK_S * 1000)
-            except OSError as error:
-                raise Disconnected from error
 
-    def _received(self, tick: Tick, receive: Callable[..., Any], *args: Any) -> Any:
-        """Return the result of `receive` when at least one byte has arrived, or the other side has closed."""
-        while True:
-            tick()
-            try:
-                return receive(*args)
-            except BlockingIOError:  # nothing came within a tick
-                continue
-            except OSError as error:
-                raise Disconnected from error
+def _call(tick: Tick, function: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a socket's function; call `tick` before, and after each timeout."""
+    while True:
+        tick()
+        try:
+            return function(*args)
+        except TimeoutError:
+            continue
+        except OSError as error:
+            raise Disconnected from error
 
 
-def _wait_for(end: socket.socket, event: int) -> select.poll:
-    waiting = select.poll()
-    waiting.register(end, event)
-    return waiting
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _parsed(text: bytes | bytearray) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(text.decode())
+    if not isinstance(header["plain"], dict):
+        raise TypeError("the plain values have no names")
+    return header
 
 
 def _dump(header: Mapping[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ from penstock.workers.io import sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message, Tick
 from penstock.workers.job_log import LineMemory
 
-#: Seconds that the fork server has to import everything, and later to fork or to end a process.
+#: Seconds that the fork server has to import modules, and that a process has to fork or to end another.
 START_S, ANSWER_S = 120.0, 30.0
 #: Seconds that the fork server has to end when its worker closes it.
 CLOSE_S = 10.0
@@ -67,13 +67,10 @@ class ForkServer:
         self._asking = Asking(Channel(ours))
         self._ready = threading.Lock()
         self._parts: frozenset[str] | None = None
-        #: The packages of processors, by processor, and their fork servers.
-        self._packages: Mapping[str, str] = {}
-        self._servers: dict[str, Asking] = {}
         with its, os.fdopen(os.dup(2)) as log_file:
             descriptors = [its.fileno(), log_file.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.workers.io.start", *map(str, descriptors)],
+                [sys.executable, "-m", "penstock.workers.io.server", *map(str, descriptors)],
                 env=sandbox.environment(),
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
@@ -110,48 +107,31 @@ class ForkServer:
         with self._ready:
             if self._parts is None:
                 ready = self._asking.receive(START_S).header
-                self._parts, self._packages = frozenset(ready["parts"]), ready["packages"]
+                self._parts = frozenset(ready["parts"])
                 missing = sandbox.missing(self._parts)
                 log.info("io.ready", pid=self.pid, network=ready.get("network"), missing=missing)
             return self._parts
 
     def fork(self, model: Mapping[str, Any]) -> Template:
         """Return a new template of a model, given as JSON; raise `ServiceError` if none can be started."""
-        parts = self.parts  # waits until it is ready
-        server = self._server_of(str(model.get("processor")))
-        pid, end = server.fork()
-        template = Template(server, pid, Channel(end), self._options.memory_bytes, parts)
+        parts = self.parts  # waits until the fork server is ready
+        pid, end = self._asking.fork(START_S, processor=str(model.get("processor")))
+        template = Template(self._asking, pid, Channel(end), self._options.memory_bytes, parts)
         with suppress(Disconnected):  # noticed by the first request
             template.channel.send("model", model=dict(model))
         return template
 
     def preload(self, processor: str) -> None:
         """Import what a processor of Penstock needs, so that its first template is there soon; `ServiceError`."""
-        if self.parts:  # waits until it is ready
-            self._server_of(processor)
+        if self.parts:  # waits until the fork server is ready
+            self._asking.preload(processor)
 
     def log_to(self, descriptor: int) -> None:
-        """Have the fork servers, and all processes that they fork from now on, log to a file; `ServiceError`."""
-        for server in (self._asking, *self._servers.values()):
-            server.log_to(descriptor)
-
-    def _server_of(self, processor: str) -> Asking:
-        """Return the fork server of the processor's package; this one for plugins."""
-        package = self._packages.get(processor)
-        if package is None:
-            return self._asking
-        with self._ready:
-            server = self._servers.get(package)
-            if server is None or server.lost:
-                _, end = self._asking.fork(package=package)
-                server = self._servers[package] = Asking(Channel(end))
-                server.receive(START_S)
-            return server
+        """Have the fork server, and all processes that it forks from now on, log to a file; `ServiceError`."""
+        self._asking.log_to(descriptor)
 
     def close(self) -> None:
         """End the fork server and all its processes."""
-        for server in self._servers.values():
-            server.close()
         if self.lost:
             self._process.kill()  # it may hang
         self._asking.close()
@@ -176,12 +156,12 @@ class Asking:
         with self._lock:
             return self._receive(patience_s)
 
-    def fork(self, **fields: Any) -> tuple[int, socket.socket]:
+    def fork(self, patience_s: float, **fields: Any) -> tuple[int, socket.socket]:
         """Request a fork; return its process id and our end of a socket to it."""
         ours, its = socket.socketpair()
         try:
             with its:
-                return int(self._ask("fork", its.fileno(), **fields).header["pid"]), ours
+                return int(self._ask("fork", its.fileno(), patience_s=patience_s, **fields).header["pid"]), ours
         except BaseException:
             ours.close()
             raise
@@ -197,6 +177,10 @@ class Asking:
             return None, False
         return answer["status"], answer["killed"]
 
+    def preload(self, processor: str) -> None:
+        """Have the process import a processor of Penstock."""
+        self._ask("preload", patience_s=START_S, processor=processor)
+
     def log_to(self, descriptor: int) -> None:
         """Have the process, and those that it forks from now on, log to a file."""
         self._ask("log", descriptor)
@@ -208,7 +192,7 @@ class Asking:
         with self._lock:
             self.channel.close()
 
-    def _ask(self, kind: str, descriptor: int | None = None, **fields: Any) -> Message:
+    def _ask(self, kind: str, descriptor: int | None = None, *, patience_s: float = ANSWER_S, **fields: Any) -> Message:
         with self._lock:
             if self.lost:
                 raise ServiceError("the IO processes have ended")
@@ -217,7 +201,7 @@ class Asking:
             except (Disconnected, TimeoutError) as error:
                 self.lost = True
                 raise ServiceError("the IO processes have ended") from error
-            return self._receive(ANSWER_S)
+            return self._receive(patience_s)
 
     def _receive(self, patience_s: float) -> Message:
         try:
@@ -263,7 +247,7 @@ class Forked:
 
     @property
     def ended(self) -> bool:
-        """True when it was ended here."""
+        """True when the worker has ended the process."""
         return self._ended
 
     def _cause(self, doing: str) -> PenstockError:
@@ -305,12 +289,12 @@ class Template(Forked):
         return self._asking.lost or self.ended
 
     def fork(self, room: Path, reads: Sequence[Path]) -> IOProcess:
-        """Return a new IO process, which can change the files of `room` and read those of `reads`.
+        """Return a new IO process, which may change files below `room` and read the files `reads`.
 
         Raises `ServiceError` if none can be started.
         """
         self.used_at = time.monotonic()
-        pid, end = self._asking.fork(room=str(room), reads=[str(path) for path in reads])
+        pid, end = self._asking.fork(ANSWER_S, room=str(room), reads=[str(path) for path in reads])
         process = IOProcess(self._asking, pid, end, Memory(self._memory_bytes), self._parts)
         process.room, process.reads, process.loaded = room, frozenset(reads), self.loaded
         return process
@@ -324,7 +308,7 @@ class IOProcess(Forked):
         self.memory = memory
         #: The parts of the sandbox around it.
         self.parts = parts
-        #: The folder whose files it can change, and the files besides that it can read.
+        #: The folder that the process may change, and further files that it may read.
         self.room = Path()
         self.reads: frozenset[Path] = frozenset()
         #: True once it has loaded the processor.

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from penstock.workers.io import kernel
-
 #: Numbers of the system calls, the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
@@ -44,11 +42,17 @@ class _PathRule(ctypes.Structure):
 
 
 @cache
+def libc() -> ctypes.CDLL:
+    """Return the C library; its functions set `ctypes.get_errno`."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
 def version() -> int:
     """Return the kernel's version of Landlock; 0 without it."""
     if sys.platform != "linux":
         return 0
-    return max(0, int(kernel.libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
+    return max(0, int(libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
 
 
 def restrict(reads: Iterable[Path | str], writes: Iterable[Path | str], *, execute: bool = False) -> None:
@@ -74,7 +78,7 @@ def restrict(reads: Iterable[Path | str], writes: Iterable[Path | str], *, execu
 
 
 def _allow(ruleset: int, paths: Iterable[Path | str], rights: int) -> None:
-    """Add a rule for each path, with few objects: this is done for each IO process."""
+    """Add a rule for each path."""
     rule = _PathRule(rights, -1)
     place = ctypes.byref(rule)
     for path in paths:
@@ -91,7 +95,7 @@ def _allow(ruleset: int, paths: Iterable[Path | str], rights: int) -> None:
 
 
 def _call(number: int, *args: object) -> int:
-    result = int(kernel.libc().syscall(number, *args))
+    result = int(libc().syscall(number, *args))
     if result < 0:
         raise OSError(ctypes.get_errno(), f"Landlock ({os.strerror(ctypes.get_errno())})")
     return result

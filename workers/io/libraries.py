@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 #: Shared libraries, fonts, time zones, certificates and other data that packages of the system bring. Only these files
@@ -46,8 +45,7 @@ def sparing(paths: Iterable[Path], private: Iterable[Path]) -> tuple[Path, ...]:
     left = list(paths)
     for folder in private:
         secret = Path(os.path.realpath(folder))
-        above = {secret, *secret.parents}  # a look into a set for each path: this is done for each IO process
-        while containing := next((path for path in left if path in above), None):
+        while containing := next((path for path in left if secret.is_relative_to(path)), None):
             left.remove(containing)
             if containing != secret:
                 left += _entries(containing)
@@ -67,21 +65,13 @@ def model_paths(source: str) -> tuple[Path, ...]:
     root = Path(source)
     if "://" in source or not root.exists():
         return ()
-    return outermost([root, *map(Path, _links(root))])
+    return outermost([root, *_links(root)])
 
 
-def _links(root: Path) -> list[str]:
+def _links(root: Path) -> list[Path]:
     """Return the symbolic links under a folder; a folder that cannot be read has none."""
-    links: list[str] = []
-    folders = [str(root)] if root.is_dir() else []
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:  # `rglob` takes ten times as long, and a source may be a large folder
-                if entry.is_symlink():
-                    links.append(entry.path)
-                elif entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-    return links
+    entries = (Path(folder) / name for folder, folders, files in os.walk(root) for name in (*folders, *files))
+    return [path for path in entries if path.is_symlink()]
 
 
 def _bases() -> set[str]:

@@ -1,7 +1,7 @@
 """Ranges of partial files that a process asks for while its prompts are drawn, on a socket of their own.
 
-The first half asks on the job's own socket (`session.receive_plan`). Later that one carries outputs, and the worker
-reads the prompts' socket only while the engine wants a prompt.
+`pre_process` asks for ranges on the job's own socket (`session.receive_plan`). In the second half the job's socket
+carries outputs, and the worker reads the prompts' socket only while the engine wants a prompt.
 """
 
 from __future__ import annotations

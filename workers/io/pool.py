@@ -61,8 +61,6 @@ KEPT_SHARE = 0.25
 ENTRY_S = 120.0
 #: Seconds for loading a processor that was found usable, at most: `io_timeout_s` is about its work on a job.
 LOAD_S = 120.0
-#: Models whose JSON is kept.
-MAX_KEYS = 1000
 #: Open files of the worker, at most: every prompt on its way holds a descriptor.
 MAX_FILES = 65_536
 
@@ -89,8 +87,6 @@ class IOPool:
         self._used: set[IOProcess] = set()
         self._living = 0
         self._closed = False
-        #: Models with their JSON, by identity.
-        self._keys: dict[int, tuple[Model, str]] = {}
         #: The template of each model, by the model as JSON.
         self._templates: dict[str, _Place] = {}
         self._server = ForkServer(options)
@@ -175,7 +171,7 @@ class IOPool:
         self._server.close()
 
     def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> Message:
-        """Ask a template of its own, which ends afterwards; it counts as a process."""
+        """Start a template for one request, which ends afterwards and counts as a process."""
         while not self._may_start():
             limits.check()
         try:
@@ -186,7 +182,7 @@ class IOPool:
 
     @contextmanager
     def _using(self, work: Work, limits: WaitLimits) -> Iterator[IOProcess]:
-        """Use a process; afterwards return it to the pool if it is ready for another job, else end it."""
+        """Use a process for one job; afterwards return it to the pool if it may serve another job, else end it."""
         process = self._acquire(work, limits)
         process.idle = process.settling = False
         process.jobs += 1
@@ -205,7 +201,7 @@ class IOPool:
         # A file in the room needs no permission of its own, and a link that lies there shall not get one.
         others = [file.path for file in work.media.values() if not file.path.is_relative_to(room)]
         reads = frozenset(path for path in map(Path.resolve, others) if not path.is_relative_to(room))
-        serves = work.tenant, self._key(work.model)
+        serves = work.tenant, work.model.model_dump_json()
         while (process := self._next(serves, room, reads, limits.check)) is not None:
             if process.alive:
                 return process
@@ -219,15 +215,6 @@ class IOPool:
         with self._lock:
             self._used.add(process)
         return process
-
-    def _key(self, model: Model) -> str:
-        """Return a model as JSON. Kept by identity: jobs of a model share one object."""
-        known = self._keys.get(id(model))
-        if known is None or known[0] is not model:
-            if len(self._keys) >= MAX_KEYS:
-                self._keys.clear()
-            known = self._keys[id(model)] = (model, model.model_dump_json())
-        return known[1]
 
     def _fork(self, model: Model, key: str, room: Path, reads: list[Path], limits: WaitLimits) -> IOProcess:
         try:
@@ -290,7 +277,7 @@ class IOPool:
                 return None
 
     def _may_start(self) -> bool:
-        """Count one process more, in the place of one that others used if need be; False after a tick without one."""
+        """Reserve a place for a new process, if need be an idle process's; False after a tick without a free place."""
         with self._lock:
             if self._closed:
                 raise Drained
@@ -389,7 +376,7 @@ class IOPool:
 
 @contextmanager
 def _answering(process: IOProcess, limits: WaitLimits, requests: MediaRequests) -> Iterator[WaitLimits]:
-    """Answer requests for ranges from now on, on a socket of their own; give the limits of waits meanwhile."""
+    """Answer requests for ranges on a separate socket during the block; yield the limits for waits in the block."""
     ours, its = socket.socketpair()
     with closing(MediaAnswers(Channel(ours), requests)) as answers:
         with its:
@@ -414,7 +401,7 @@ def _conversation(process: IOProcess, limits: WaitLimits) -> Iterator[RemoteProm
 
 
 class _Place:
-    """The place of a model's template, and the lock of who starts or ends it."""
+    """The place of a model's template. The lock is held to start or end the template."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

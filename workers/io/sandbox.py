@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import cores
-from penstock.workers.io import kernel, landlock, system_calls
+from penstock.workers.io import landlock, system_calls
 
 MAX_FILES = 1024
 #: Threads of an IO process: several libraries start one for each core.
@@ -136,7 +136,7 @@ def leave_network() -> str:
 def give_up_rights() -> None:
     """Forbid new privileges to this process and its children, and drop those that the namespace granted."""
     if sys.platform == "linux":
-        libc = kernel.libc()
+        libc = landlock.libc()
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
         libc.capset(header, nothing)
@@ -145,7 +145,7 @@ def give_up_rights() -> None:
 def end_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; exit at once if the parent has ended already."""
     if sys.platform == "linux":
-        kernel.libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        landlock.libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
 
@@ -153,7 +153,7 @@ def end_with(parent: int) -> None:
 def _set_dumpable(dumpable: bool) -> None:
     """Set if processes of the same user may look into this one."""
     if sys.platform == "linux":
-        kernel.libc().prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0)
+        landlock.libc().prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0)
 
 
 def hide() -> None:
@@ -171,21 +171,21 @@ def _own_entries() -> list[str]:
 def adopt() -> None:
     """Adopt every descendant of this process when its own parent ends."""
     if sys.platform == "linux":
-        kernel.libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        landlock.libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> set[int]:
     """Return this process's children, adopted ones too; none where the system does not list them. For one thread."""
     with suppress(OSError):  # not on Linux
-        return set(map(int, kernel.read(f"/proc/self/task/{os.getpid()}/children").split()))
+        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()))
     return set()
 
 
 def limit(memory_bytes: int, file_bytes: int = resource.RLIM_INFINITY) -> None:
     """Limit this process's memory growth and files, disable core dumps, and make it the OOM killer's first choice.
 
-    The last is refused to an ordinary user's process that is not dumpable: so it is made dumpable meanwhile. Raises
-    `OSError` where the kernel refuses it all the same.
+    The process is made dumpable for a moment: the kernel refuses the OOM setting to an ordinary user's process that is
+    not dumpable. Raises `OSError` where the kernel refuses the setting anyway.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, MAX_FILES)
@@ -194,10 +194,10 @@ def limit(memory_bytes: int, file_bytes: int = resource.RLIM_INFINITY) -> None:
     if (standing := _address_space_bytes()) is not None:
         _lower(resource.RLIMIT_AS, standing + memory_bytes)
     if sys.platform == "linux":
-        dumpable = kernel.libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 1
+        dumpable = landlock.libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 1
         _set_dumpable(True)
         try:
-            kernel.write("/proc/self/oom_score_adj", b"1000")
+            Path("/proc/self/oom_score_adj").write_bytes(b"1000")
         finally:
             _set_dumpable(dumpable)
 
@@ -206,13 +206,13 @@ def trim() -> None:
     """Return unused memory to the system."""
     gc.collect()
     with suppress(AttributeError):  # of glibc
-        kernel.libc().malloc_trim(0)
+        landlock.libc().malloc_trim(0)
 
 
 def threads(pid: int | None = None) -> int:
     """Return the number of threads of a process, by default this one; 1 where unknown."""
     with suppress(OSError):  # not on Linux, or it has ended
-        stat = kernel.read(f"/proc/{pid or 'self'}/stat")
+        stat = Path(f"/proc/{pid or 'self'}/stat").read_bytes()
         return int(stat.rpartition(b")")[2].split()[17])
     return 1
 
@@ -220,7 +220,7 @@ def threads(pid: int | None = None) -> int:
 def private_bytes() -> int:
     """Return the bytes of memory that this process shares with no file and no other process; 0 where unknown."""
     with suppress(OSError):
-        _, resident, shared, *_ = map(int, kernel.read("/proc/self/statm").split())
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_bytes().split())
         return (resident - shared) * _PAGE_BYTES
     return 0
 
@@ -271,13 +271,13 @@ def _counts_threads_by_namespace() -> bool:
 
 def _unshare(spaces: int) -> None:
     user, group = os.geteuid(), os.getegid()
-    if kernel.libc().unshare(spaces) != 0:
+    if landlock.libc().unshare(spaces) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
     if spaces & _CLONE_NEWUSER:
         with suppress(FileNotFoundError):  # kernels before 3.19 do not ask for it
-            kernel.write("/proc/self/setgroups", b"deny")
-        kernel.write("/proc/self/uid_map", f"{user} {user} 1".encode())
-        kernel.write("/proc/self/gid_map", f"{group} {group} 1".encode())
+            Path("/proc/self/setgroups").write_bytes(b"deny")
+        Path("/proc/self/uid_map").write_bytes(f"{user} {user} 1".encode())
+        Path("/proc/self/gid_map").write_bytes(f"{group} {group} 1".encode())
 
 
 def refuse_addresses(event: str, args: tuple[Any, ...]) -> None:
@@ -296,5 +296,5 @@ def _lower(which: int, wanted: int) -> None:
 
 def _address_space_bytes() -> int | None:
     with suppress(OSError):
-        return int(kernel.read("/proc/self/statm").split()[0]) * _PAGE_BYTES
+        return int(Path("/proc/self/statm").read_bytes().split()[0]) * _PAGE_BYTES
     return None

@@ -1,8 +1,7 @@
 """The fork server: a process that imports what processors need once, and forks a template for each model.
 
-`start.py` starts it. It has one thread and imports only Penstock's own processors: a plugin that crashes on import does
-so in a template. For each package of processors it forks another fork server, since a fork costs the more the more is
-imported: GDAL doubles it. Each ends with its worker, and its forks end with it.
+It has one thread. It imports a processor of Penstock before it forks the first template for it. Plugins are imported
+in templates alone, where a crash ends nothing else. The fork server ends with its worker, and its forks end with it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import importlib
 import os
 import signal
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import structlog
 from penstock.log import configure, log_uncaught
 from penstock.processors.registry import GROUP, Registry
 from penstock.workers.io import sandbox, system_calls
-from penstock.workers.io.channel import Channel, Disconnected
+from penstock.workers.io.channel import Channel, Disconnected, Message
 from penstock.workers.io.children import Children
 from penstock.workers.io.template import Template
 
@@ -51,61 +50,49 @@ def main(descriptor: int, log_descriptor: int) -> None:
         system_calls.prepare(programs=bool(config["programs"]))
     registry = _registry(config["processors"])
     preload([*PRELOAD, *config["preload"]])
-    packages = _own_packages(registry)
     try:
-        worker.send("ready", network=network, parts=sorted(parts), packages=packages)
+        worker.send("ready", network=network, parts=sorted(parts))
         private = tuple(map(Path, config["private"]))
         sizes = int(config["memory_bytes"]), int(config["file_bytes"])
         template = Template(registry, *sizes, private, parts, bool(config["programs"]), log_descriptor)
-        serve(worker, template, _modules(registry, packages))
+        serve(worker, template, registry)
     except Disconnected:
         return  # the worker has ended
 
 
-def serve(worker: Channel, template: Template, modules: Mapping[str, Sequence[str]]) -> None:
-    """Fork templates, and fork servers for packages of processors, and report their ends, until `Disconnected`."""
+def serve(worker: Channel, template: Template, registry: Registry) -> None:
+    """Fork templates and report their ends, until `Disconnected`."""
     children = Children()
     gc.collect()
     gc.freeze()  # a collection in a fork would touch, and so copy, every page
     try:
-        _serve(worker, children, template, modules)
+        while True:
+            _answer(worker, worker.receive(), children, template, registry)
     finally:
         children.end_all()
 
 
-def _serve(worker: Channel, children: Children, template: Template, modules: Mapping[str, Sequence[str]]) -> None:
-    while True:
-        message = worker.receive()
-        match message.kind, message.descriptor:
-            case "fork", int(descriptor):
-                package = message.header.get("package")
+def _answer(worker: Channel, message: Message, children: Children, template: Template, registry: Registry) -> None:
+    match message.kind, message.descriptor:
+        case "fork", int(descriptor):
+            preload(_own_module(registry, message.header["processor"]))
 
-                def run(descriptor: int = descriptor, package: str | None = package) -> None:
-                    worker.close()
-                    if package is None:
-                        template.serve(descriptor)
-                    else:
-                        _serve_package(descriptor, template, modules[package])
+            def run() -> None:
+                worker.close()
+                template.serve(descriptor)
 
-                worker.send("forked", pid=children.fork(run))
-                os.close(descriptor)
-            case "log", int(descriptor):
-                os.dup2(descriptor, template.log_descriptor)
-                os.close(descriptor)
-                worker.send("logs")
-            case "end", _:
-                status, killed = children.end(message.header["pid"], message.header["grace_s"])
-                worker.send("ended", status=status, killed=killed)
-
-
-def _serve_package(descriptor: int, template: Template, modules: Sequence[str]) -> None:
-    """Be the fork server of a package of processors."""
-    sandbox.adopt()
-    worker = Channel(socket.socket(fileno=descriptor), patient=True)
-    preload(modules)
-    with suppress(Disconnected):
-        worker.send("ready")
-        serve(worker, template, {})
+            worker.send("forked", pid=children.fork(run))
+            os.close(descriptor)
+        case "preload", _:
+            preload(_own_module(registry, message.header["processor"]))
+            worker.send("preloaded")
+        case "log", int(descriptor):
+            os.dup2(descriptor, template.log_descriptor)
+            os.close(descriptor)
+            worker.send("logs")
+        case "end", _:
+            status, killed = children.end(message.header["pid"], message.header["grace_s"])
+            worker.send("ended", status=status, killed=killed)
 
 
 def preload(modules: Iterable[str]) -> None:
@@ -124,15 +111,13 @@ def _registry(more: dict[str, str]) -> Registry:
     return registry
 
 
-def _own_packages(registry: Registry) -> dict[str, str]:
-    """Return the packages of Penstock's own processors, by processor."""
-    points = ((name, point) for name, point in registry.processors.items() if isinstance(point, EntryPoint))
-    return {name: point.module.rpartition(".")[0] for name, point in points if point.module.startswith("penstock.")}
+def _own_module(registry: Registry, processor: str) -> list[str]:
+    """Return the module of a processor of Penstock; none for a plugin."""
+    point = registry.processors.get(processor)
+    if isinstance(point, EntryPoint) and point.module.startswith("penstock."):
+        return [point.module]
+    return []
 
 
-def _modules(registry: Registry, packages: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the modules of each package's processors."""
-    modules: dict[str, list[str]] = {}
-    for name, package in packages.items():
-        modules.setdefault(package, []).append(registry.processors[name].module)
-    return modules
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""The worker's side of a job in an IO process: two conversations, whose messages are checked before use."""
+"""The worker's side of a job in an IO process: messages about the job and about its prompts, checked before use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from penstock.workers.io import reports
 from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
 from penstock.workers.io.forks import IOProcess, Template
 from penstock.workers.io.media_answers import fill_asked
-from penstock.workers.io.output_groups import OutputGroups, joined
 from penstock.workers.job_media import MediaRequests
 from penstock.workers.processing import Processed, checked_result
 from penstock.workers.software import checked_software
@@ -42,11 +41,8 @@ _MAX_DIGEST = 100
 #: Artifacts of one job.
 _MAX_ARTIFACTS = 1000
 
-#: Kinds of messages after which a process cleans up by itself.
+#: Kinds of messages after which a process cleans up and reports that it is idle.
 _FINAL_KINDS = frozenset({"result", "failed"})
-
-#: Prompts that a process makes ahead, at most, and their bytes, also as a share of its memory; one whatever its size.
-MAX_AHEAD, AHEAD_BYTES, AHEAD_SHARE = 16, 4 * 2**20, 16
 
 LOADING, READING, WRITING = "loading the processor", "reading the input", "making the result"
 
@@ -63,7 +59,7 @@ class WaitLimits:
     check: Check
     #: The limit's name, for the error.
     name: str = "io_timeout_s"
-    #: Returns True while the process itself may be waiting for this worker: then its silence does not count.
+    #: Returns True while the process may be waiting for this worker: such silence does not count.
     excused: Callable[[], bool] = _never
 
     def tick(self) -> Tick:
@@ -119,12 +115,7 @@ def receive(process: IOProcess, channel: Channel, limits: WaitLimits, doing: str
         raise
     kind = message.kind
     if channel is process.channel and kind in _FINAL_KINDS:
-        # A process with nothing to clean up is idle at once.
-        match message.header.get("grown_bytes"):
-            case int(grown_bytes):
-                process.grown_bytes, process.idle = grown_bytes, True
-            case _:
-                process.settling = True
+        process.settling = True
     if kind == "failed":
         raise reports.from_json(message.header)
     return message
@@ -195,7 +186,7 @@ def _is_finding(found: tuple[str, Any]) -> bool:
 
 
 def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T]) -> T:
-    """Do what a process waits for. If this fails, the job fails; the process is told to stop and can be used again."""
+    """Call `act` while a process waits for its result. If `act` fails, the job fails; the process can be reused."""
     try:
         return act()
     except Interruption:
@@ -258,9 +249,8 @@ class RemotePrompts:
         self._channel = channel
         self._limits = limits
         self._drawing = threading.Lock()
-        #: Prompts that were asked for and have not come, and bytes of the largest one so far.
-        self._asked = 0
-        self._largest_bytes: int | None = None
+        #: True while a prompt that was asked for has not come.
+        self._asked = False
         self._closed = False
 
     def __iter__(self) -> Iterator[Prompt]:
@@ -288,12 +278,10 @@ class RemotePrompts:
     def _next(self) -> Prompt:
         self._ask()
         message = receive(self._process, self._channel, self._limits, READING)
-        kind = message.kind
-        self._asked = self._asked - 1 if kind == "prompt" else 0
-        match kind, message.header:
+        self._asked = False
+        match message.kind, message.header:
             case "prompt", {"cost": int(cost)}:
-                self._largest_bytes = max(message.size_bytes, self._largest_bytes or 0)
-                self._ask()  # the process makes the next prompts while the engine computes this one
+                self._ask()  # the process makes the next prompt while the engine computes this one
                 return Prompt(message.data, cost)
             case "end", _:
                 raise StopIteration
@@ -301,26 +289,18 @@ class RemotePrompts:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of a prompt")
 
     def _ask(self) -> None:
-        """Ask for prompts unless some are still to come: the process sends each as soon as it has made it."""
+        """Ask for a prompt unless one is still to come."""
         if self._asked:
             return
-        count = prompts_ahead(self._largest_bytes, self._process.memory.max_bytes)
         try:
-            self._channel.send("next", tick=self._limits.tick(), count=count)
+            self._channel.send("next", tick=self._limits.tick())
         except Disconnected:
             raise self._process.death(READING) from None
-        self._asked = count
-
-
-def prompts_ahead(largest_bytes: int | None, limit_bytes: int) -> int:
-    """Return how many prompts to ask for at once: one of unknown size, later as many as are small together."""
-    if largest_bytes is None:
-        return 1
-    return max(1, min(MAX_AHEAD, min(AHEAD_BYTES, limit_bytes // AHEAD_SHARE) // max(1, largest_bytes)))
+        self._asked = True
 
 
 class RemoteSession:
-    """A job whose first half is done, in its process."""
+    """A job whose first half is done, in its process: a `Session`."""
 
     def __init__(
         self, process: IOProcess, prompts: RemotePrompts | OnlyPrompts, limits: WaitLimits, prepared: Message,
@@ -331,73 +311,32 @@ class RemoteSession:
                 "count": int() | None as count, "cost": int(cost), "unit": str(unit), "done": int(done),
                 "steps": int(steps), "repeatable": bool(repeatable),
             }:  # fmt: skip
-                self._count, self._cost, self._unit, self._done = count, cost, unit[:_MAX_UNIT], done
-                self._repeatable = repeatable
-                self._division = _division(prepared.header.get("division"))
-                self._steps = max(1, steps)
+                self.count, self.cost, self.unit, self.done = count, cost, unit[:_MAX_UNIT], done
+                self.repeatable, self.steps = repeatable, max(1, steps)
+                self.division = _division(prepared.header.get("division"))
             case _:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
         self._process = process
-        self._prompts = prompts
+        #: The prompts, made one ahead of the engine.
+        self.prompts: Iterator[Prompt] = prompts
         self._limits = limits
         self._sink = sink
-        #: Not resolved now: a process may have put a link in its place, which leads out of its room.
+        #: The job's folder, not resolved now: a process may have replaced the folder by a link out of its room.
         self._folder = folder
         self._say = say
 
     @property
-    def count(self) -> int | None:
-        """See `Prepared.count`."""
-        return self._count
-
-    @property
-    def cost(self) -> int:
-        """See `Prepared.cost`."""
-        return self._cost
-
-    @property
-    def unit(self) -> str:
-        """See `Prepared.unit`."""
-        return self._unit
-
-    @property
-    def done(self) -> int:
-        """See `Prepared.done`."""
-        return self._done
-
-    @property
-    def steps(self) -> int:
-        """See `Prepared.steps`."""
-        return self._steps
-
-    @property
-    def repeatable(self) -> bool:
-        """See `Prepared.repeatable`."""
-        return self._repeatable
-
-    @property
-    def division(self) -> Divisible | None:
-        """See `Prepared.division`."""
-        return self._division
-
-    @property
     def ready(self) -> bool:
         """See `Session.ready`."""
-        return isinstance(self._prompts, OnlyPrompts)
-
-    @property
-    def prompts(self) -> Iterator[Prompt]:
-        """The prompts, made one ahead of the engine."""
-        return self._prompts
+        return isinstance(self.prompts, OnlyPrompts)
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Answer the process's requests until it sends a result."""
-        groups = OutputGroups(outputs)
         while True:
             message = receive(self._process, self._process.channel, self._limits, WRITING)
             match message.kind, message.header:
                 case "next", _:
-                    self._answer(groups)
+                    self._answer(outputs)
                 case "say", {"text": str(text)}:
                     self._say(text)
                 case "show", {"name": str(name), "picture": str(picture), "media_type": str(media_type)}:
@@ -417,16 +356,12 @@ class RemoteSession:
             raise ProcessorFailed(f"the processor wrote more than {_MAX_ARTIFACTS} artifacts")
         self._sink.add(name, self._own_file(path), media_type=media_type)
 
-    def _answer(self, groups: OutputGroups) -> None:
-        outputs = do_for_process(self._process, self._limits, groups.take)
-        if not outputs:
+    def _answer(self, outputs: Iterator[Output]) -> None:
+        output = do_for_process(self._process, self._limits, lambda: next(outputs, None))
+        if output is None:
             send_answer(self._process, self._limits, WRITING, "end")
-            return
-        last = self.ready and not outputs[-1].partial  # of one prompt
-        if last:
-            do_for_process(self._process, self._limits, groups.take)  # ends the run
-        partial = [output.partial for output in outputs]
-        send_answer(self._process, self._limits, WRITING, "outputs", joined(outputs), partial=partial, last=last)
+        else:
+            send_answer(self._process, self._limits, WRITING, "output", output.data, partial=output.partial)
 
     def _save(self, name: str, path: Path) -> None:
         do_for_process(self._process, self._limits, lambda: self._sink.checkpoint(name, path))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from penstock.workers.io import kernel
+from penstock.workers.io import landlock
 
 _CLONE_THREAD, _CLONE_NEW_USER = 0x00010000, 0x10000000
 #: Constants of prctl(2), and one step of a filter: operation, two jumps, value.
@@ -82,7 +82,7 @@ def deny(*, programs: bool = False) -> None:
         _VALUE.pack_into(program, place, os.getpid())
     count = len(program) // _STEP.size
     header = _Program(count, ctypes.addressof(ctypes.c_char.from_buffer(program)))
-    if kernel.libc().prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(header), 0, 0) != 0:
+    if landlock.libc().prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(header), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 

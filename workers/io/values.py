@@ -58,37 +58,26 @@ def pack(data: Mapping[str, Value]) -> Packed:
     return Packed(plain, layout, parts, size)
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
-    """The places of a message's arrays: name, dtype, shape and first byte of each, -1 for one without bytes."""
-
-    places: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]
-    size_bytes: int
-
-    @classmethod
-    def of(cls, layout: Any) -> Views:
-        """Return the places of a layout; raise `ValueError` for an invalid one."""
-        if not isinstance(layout, dict) or len(layout) > _MAX_ARRAYS:
-            raise ValueError("the layout of arrays is invalid")
-        places = []
-        end = 0
-        for name, row in layout.items():
-            dtype, shape = _described(row)
-            nbytes = dtype.itemsize * prod(shape)
-            begin = end + -end % _ALIGN_BYTES if nbytes else -1
-            end = begin + nbytes if nbytes else end
-            places.append((name, dtype, shape, begin))
-        return cls(tuple(places), end)
-
-    def on(self, buffer: Buffer, size_bytes: int) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays, as views of a buffer; raise `ValueError` unless they fill it."""
-        if self.size_bytes != size_bytes:
-            size = "larger" if self.size_bytes > size_bytes else "smaller"
-            raise ValueError(f"the arrays are {size} than their memory")
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for name, dtype, shape, begin in self.places:
-            arrays[name] = np.empty(shape, dtype) if begin < 0 else np.ndarray(shape, dtype, buffer, begin)
-        return arrays
+def unpack(layout: Any, buffer: Buffer, size_bytes: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a layout as views of a buffer; raise `ValueError` unless they fill it."""
+    if not isinstance(layout, dict) or len(layout) > _MAX_ARRAYS:
+        raise ValueError("the layout of arrays is invalid")
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    end = 0
+    for name, row in layout.items():
+        dtype, shape = _described(row)
+        nbytes = dtype.itemsize * prod(shape)
+        if not nbytes:
+            arrays[name] = np.empty(shape, dtype)
+            continue
+        begin = end + -end % _ALIGN_BYTES
+        end = begin + nbytes
+        if end > size_bytes:
+            raise ValueError("the arrays are larger than their memory")
+        arrays[name] = np.ndarray(shape, dtype, buffer, begin)
+    if end != size_bytes:
+        raise ValueError("the arrays are smaller than their memory")
+    return arrays
 
 
 def _described(row: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from contextvars import copy_context
 from itertools import islice
 from pathlib import Path
@@ -21,11 +21,10 @@ from penstock.errors import PenstockError
 from penstock.intake.local_media import LocalMedia, safe_name
 from penstock.listening import hear_prints, listening
 from penstock.models import Model
-from penstock.processors.base import IOProcessor, Output, Prepared, Prompt, Result
+from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
 from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
-from penstock.workers.io.output_groups import separated
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
 from penstock.workers.processing import Files, checked_result, first_half
@@ -73,11 +72,10 @@ class IOWorker:
                 self._take_lines(message.descriptor)
                 lines = self._lines if message.header["lines"] else None
                 with structlog.contextvars.bound_contextvars(**message.header["log"]):
-                    result = self._do_heard(message, lines)
+                    self._do_heard(message, lines)
                     del message  # else its arrays would live until the next job
-                    # All lines are written by now: the worker reads them after it gets this result.
-                    if result is None or not self._send_last(result):
-                        self._channel.send("idle", grown_bytes=self._grown_bytes())
+                    # All lines are written by now: the worker reads them after this message.
+                    self._channel.send("idle", grown_bytes=self._grown_bytes())
         except Disconnected:
             return
 
@@ -88,37 +86,30 @@ class IOWorker:
                 os.close(self._lines)
             self._lines = descriptor
 
-    def _do_heard(self, message: Message, lines: int | None) -> Result | None:
+    def _do_heard(self, message: Message, lines: int | None) -> None:
         """Answer a request as `_do`, and write this context's log lines and prints into the worker's memory as well."""
         hear_prints()
-        file = None if lines is None else LineFile(lines)
-        try:
+        with ExitStack() as afterwards:
+            file = None if lines is None else afterwards.enter_context(closing(LineFile(lines)))
             with listening(file):
-                return self._do(message)
-        finally:
-            if file is not None:
-                file.close()
+                self._do(message)
 
     def _hang_up(self) -> None:
         """Close the conversations in a child that a processor forked: they belong to this process."""
         for channel in self._conversations:
             channel.close()
 
-    def _do(self, message: Message) -> Result | None:
-        """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end.
-
-        Returns the result if nothing was left to clean up: the caller must send it. None: nothing is left to send.
-        """
+    def _do(self, message: Message) -> None:
+        """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end."""
         with ExitStack() as afterwards:
             try:
-                return self._run(message, afterwards)
+                self._run(message, afterwards)
             except (Disconnected, JobStopped):
-                return None  # if the worker has ended, no further message arrives
+                return  # if the worker has ended, no further message arrives
             except BaseException as error:
                 self._report(self._channel, error)
-                return None
 
-    def _run(self, message: Message, afterwards: ExitStack) -> Result | None:
+    def _run(self, message: Message, afterwards: ExitStack) -> None:
         processor, work = self._load(), work_from_json(self._model, message.header, message.data)
         _keep_temporary_files_in(work.folder)
         if not self._loaded:
@@ -134,22 +125,7 @@ class IOWorker:
             self._begin_to_feed(left, afterwards)
         result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
         result = checked_result(result.text, result.data)
-        if left is None:
-            return result
-        self._send(result, {})
-        return None
-
-    def _send_last(self, result: Result) -> bool:
-        """Send a result that also tells that this process is idle; return False if an error was sent instead."""
-        try:
-            self._send(result, {"grown_bytes": self._grown_bytes()})
-        except PenstockError as error:
-            self._report(self._channel, error)
-            return False
-        return True
-
-    def _send(self, result: Result, idle: dict[str, Any]) -> None:
-        self._channel.send("result", text=result.text, data=result.data, software=loaded_software(), **idle)
+        self._channel.send("result", text=result.text, data=result.data, software=loaded_software())
 
     def _announce(self, prepared: Prepared[Any], *, early: bool, fills: bool) -> Iterator[Prompt] | None:
         """Send the plan of the first half; return the prompts, or None where the only one went with the plan.
@@ -191,12 +167,12 @@ class IOWorker:
         return channel
 
     def _feed(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
-        """Send as many prompts as each request asks for, until the end or until the worker closes the channel."""
+        """Send a prompt for each request until the worker closes the channel."""
         try:
             while True:
-                count = channel.receive().header["count"]
+                channel.receive()
                 try:
-                    self._send_next(channel, prompts, count)
+                    self._send_next(channel, prompts)
                 except Disconnected:
                     raise
                 except BaseException as error:
@@ -204,12 +180,11 @@ class IOWorker:
         except Disconnected:
             _close(prompts)
 
-    def _send_next(self, channel: Channel, prompts: Iterator[Prompt], count: int) -> None:
-        for _ in range(count):
-            prompt = next(prompts, None)
-            if prompt is None:
-                channel.send("end")
-                return
+    def _send_next(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
+        prompt = next(prompts, None)
+        if prompt is None:
+            channel.send("end")
+        else:
             channel.send("prompt", prompt.data, cost=prompt.cost)
 
     def _outputs(self) -> Iterator[Output]:
@@ -217,10 +192,8 @@ class IOWorker:
             self._channel.send("next")
             message = self._channel.receive()
             match message.kind:
-                case "outputs":
-                    yield from separated(message.data, message.header["partial"])
-                    if message.header["last"]:
-                        return
+                case "output":
+                    yield Output(message.data, message.header["partial"])
                 case "end":
                     return
                 case _:

@@ -96,7 +96,7 @@ class DateScenes:
 
     @property
     def overlaps(self) -> int:
-        """Return the largest number of scenes that meet one of them, that one included."""
+        """Return the largest number of scenes that overlap one scene, with this scene itself."""
         boxes = [member.placement.box for member in self.members]
         return max(sum(box.clipped(other) is not None for other in boxes) for box in boxes)
 

@@ -22,7 +22,6 @@ from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable, Proces
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
 from penstock.processors.geo.read.bands import SceneBand
-from penstock.processors.geo.read.directories import check_metadata
 from penstock.processors.geo.read.gdal import rasterio, reading, without_georeference
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.radiometry import Declaration, MaskName, from_tags
@@ -178,10 +177,8 @@ def opened(path: Path, driver: str) -> Iterator[Any]:
 
 def open_dataset(path: Path, driver: str) -> Any:
     """Return a raster file, opened with one driver; any thread may close it. Raises `MediaUnreadable`."""
-    with reading("The scene cannot be opened"), without_georeference():
-        check_metadata(path, driver)
-        with decoding(size_bytes=path.stat().st_size):
-            return rasterio.open(path, driver=driver)
+    with reading("The scene cannot be opened"), without_georeference(), decoding(size_bytes=path.stat().st_size):
+        return rasterio.open(path, driver=driver)
 
 
 def _driver(path: Path) -> str:

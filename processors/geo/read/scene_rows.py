@@ -111,7 +111,7 @@ def open_rows(inputs: Inputs, *, bottom: int | None = None) -> Iterator[SceneRow
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WantedPixels:
-    """The pixels whose results are wanted: those of the area, without masked ones."""
+    """The pixels whose results are wanted: the pixels of the area that are not masked."""
 
     inputs: Inputs
     #: Pixels that the masks leave, of each date with masks.

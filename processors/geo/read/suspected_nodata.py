@@ -145,7 +145,7 @@ class SceneBands:
 
 
 def add_suspects(total: SuspectCounts, more: SuspectCounts) -> None:
-    """Add counts to those of a scene. The rarest numbers are dropped, so that memory does not grow with the scene."""
+    """Add counts to a scene's counts. The rarest numbers are dropped, so that memory does not grow with the scene."""
     total.update(more)
     if len(total) > _SCENE_NUMBERS:
         for suspect, _ in total.most_common()[_SCENE_NUMBERS:]:

@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.processors.base import Media
-from penstock.processors.geo.read.directories import MAX_DIRECTORIES
 from penstock.processors.geo.tiling.plan import Box
 
 #: Bytes of the pages in which a header is fetched, and of the part that is there from the beginning.
 _PAGE_BYTES: Final = 64 * 1024
 #: Bytes of all directories of a file with their values. 16 million blocks have 192 MB.
 _MAX_HEADER_BYTES = 256 * 2**20
+#: Directories of a file: pages, overviews and masks.
+MAX_DIRECTORIES = 1000
 #: GDAL's COGs have the block's size before each block, and its last bytes repeated after it.
 _BESIDE_BYTES = 4
 
@@ -119,7 +120,7 @@ class _Header:
         self._first = struct.unpack_from(f"{order}{'Q' if self._big else 'I'}", head, 8 if self._big else 4)[0]
 
     def walk(self) -> Iterator[Mapping[int, npt.NDArray[Any]]]:
-        """Yield the tags of each directory, with their values; those of all other tags are fetched too."""
+        """Yield the tags of each directory with their values. The values of all tags are fetched."""
         at, seen = int(self._first), set[int]()
         while at and at not in seen:
             if len(seen) == MAX_DIRECTORIES:

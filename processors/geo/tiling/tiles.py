@@ -18,7 +18,7 @@ from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.row_stream import SceneRows
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, is_suspect
 from penstock.processors.geo.tiling.plan import Box, Plan, Strip, Tile
-from penstock.processors.numbers import is_compact
+from penstock.processors.numbers import is_compact, normalised
 from penstock.processors.prompt_names import RADIOMETRY, VALID
 from penstock.reports import Issue
 
@@ -77,47 +77,26 @@ class Normalisation:
     def inputs(
         self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], shape: tuple[int, int]
     ) -> dict[str, Array]:
-        """Return a prompt's pixels of a shape: compact numbers as they are with their radiometry, others as floats.
+        """Return a prompt's pixels of a shape: compact numbers as they are with their radiometry, others normalised.
 
-        Padding of numbers is invalid unless `reflected`. Raises `InvalidInput` for implausible values.
+        The padding to the right and below is invalid unless `reflected`. Invalid pixels stand for reflectance 0, as
+        such pixels had in training. Raises `InvalidInput` for implausible values.
         """
-        if not is_compact(numbers.dtype):
-            with np.errstate(over="ignore"):  # of numbers beyond float32, which are refused
-                return {INPUT_NAME: self.apply(numbers, valid, shape)}
         numbers, valid = numbers.copy(), valid.copy()  # the checks read neighbours faster than rows of a wide strip
-        self._check_numbers(numbers, valid)
-        if valid.shape != shape:
-            beyond = tuple((0, full - side) for full, side in zip(shape, valid.shape, strict=True))
-            mode: Literal["reflect", "constant"] = "reflect" if self.reflected else "constant"
-            numbers, valid = np.pad(numbers, ((0, 0), *beyond), mode), np.pad(valid, beyond, mode)
-        means, stds = zip(*((band.mean, band.std) for band in self.bands), strict=True)
-        radiometry = np.array([self.radiometry.scale, self.radiometry.offset, means, stds], dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # of numbers beyond float32, which are refused
+            self._check_numbers(numbers, valid)
+            if valid.shape != shape:
+                beyond = tuple((0, full - side) for full, side in zip(shape, valid.shape, strict=True))
+                mode: Literal["reflect", "constant"] = "reflect" if self.reflected else "constant"
+                numbers, valid = np.pad(numbers, ((0, 0), *beyond), mode), np.pad(valid, beyond, mode)
+            means, stds = zip(*((band.mean, band.std) for band in self.bands), strict=True)
+            radiometry = np.array([self.radiometry.scale, self.radiometry.offset, means, stds], dtype=np.float64)
+            if not is_compact(numbers.dtype):
+                return {INPUT_NAME: normalised(numbers, valid, radiometry)}
         return {INPUT_NAME: numbers, VALID: valid, RADIOMETRY: radiometry}
 
-    def apply(
-        self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_], shape: tuple[int, int]
-    ) -> npt.NDArray[np.float32]:
-        """Return float32 (bands, *shape): `(number * scale + offset - mean) / std`, computed in float64.
-
-        Invalid pixels become `(0 - mean) / std`: reflectance 0, as such pixels had in training. The padding to the
-        right and below has the same value unless `reflected`. Raises `InvalidInput` for implausible values.
-        """
-        height, width = valid.shape
-        pixels = np.empty((len(self.bands), *shape), dtype=np.float32)
-        for i, band in enumerate(self.bands):
-            values = numbers[i].astype(np.float64) * self.radiometry.scale[i] + self.radiometry.offset[i]
-            if self.plausible_mean is not None and valid.any():
-                self._check(i, values, numbers[i], valid)
-            zero = -band.mean / band.std
-            pixels[i] = zero
-            pixels[i, :height, :width] = np.where(valid, (values - band.mean) / band.std, zero)
-        if self.reflected and (height, width) != shape:
-            beyond = ((0, 0), (0, shape[0] - height), (0, shape[1] - width))
-            return np.pad(pixels[:, :height, :width], beyond, mode="reflect")
-        return pixels
-
     def _check_numbers(self, numbers: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
-        """Raise `InvalidInput` for implausible values, as `apply` does; values are computed only where they matter."""
+        """Raise `InvalidInput` for implausible values; values are computed only where they matter."""
         if self.plausible_mean is None or not valid.any():
             return
         for i in np.flatnonzero(~self._surely_plausible(numbers)).tolist():

@@ -32,7 +32,7 @@ _NONE = -1
 
 
 class TooRagged(Exception):
-    """The map falls into more polygons than anybody can use."""
+    """The map consists of more polygons than are useful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class _Seams:
         yield self._finished(set() if last else set(self.groups.tolist()))
 
     def _link(self, upper: npt.NDArray[np.int64], lower: npt.NDArray[np.int64]) -> dict[int, int]:
-        """Merge the groups that meet; return what the merged ones are called now."""
+        """Merge the groups that meet; return the new name of each merged group."""
         names: dict[int, int] = {}
 
         def name(group: int) -> int:

@@ -172,7 +172,7 @@ def _find_weights(model: Model, folder: Path, stem: str) -> None:
 
 
 def _parts(index: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, tuple[str, str]]:
-    """Return library and class of the parts that are loaded: those of a stepped pipeline, or all that are named."""
+    """Return library and class of each part to load: the known parts of a stepped pipeline, else all named parts."""
     named = {part: entry for part, entry in index.items() if isinstance(entry, list) and len(entry) == 2 and entry[1]}
     left_out = (_LEFT_OUT, "feature_extractor") if _LEFT_OUT in index else ()
     own = pipeline.classes if pipeline.stepped else named

@@ -37,7 +37,7 @@ class _Dropped(BaseException):
 
 
 class Resumable:
-    """A function that runs only while somebody waits in `resume`. It ends when the last reference to this is gone."""
+    """A function that runs only while a caller waits in `resume`, and ends with the last reference to this object."""
 
     def __init__(self, run: Callable[[Pause], Any]) -> None:
         self._go: SimpleQueue[bool] = SimpleQueue()

@@ -43,7 +43,7 @@ def _inputs(description: Description, nodes: Any) -> Iterator[tuple[str, str]]:
 
 
 def _outputs(description: Description, nodes: Any) -> Iterator[tuple[str, str]]:
-    """Yield the outputs that the runner returns: those of the table, else all arrays of numbers."""
+    """Yield the outputs that the runner returns: the outputs of the table `onnx`, else all arrays of numbers."""
     there = {node.name: node for node in nodes}
     if not description.outputs:
         yield from ((name, _kind(node, description)) for name, node in there.items() if _dtype(node) is not None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from traceback import clear_frames
 from typing import Any, TypeVar
 
@@ -22,12 +21,11 @@ from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory
 from penstock.models import Model
 from penstock.processors.base import Array, Value
 from penstock.processors.prompt_names import PIXELS, RADIOMETRY, VALID, has_numbers
-from penstock.workers.engine.torch.numbers import normalised
 from penstock.workers.engine.torch.passes import Passes
-from penstock.workers.engine.torch.recordings import Forward, Recordings, forget_all, recorder
 
-#: Bytes of an array that is cheaper to copy in the step than on a stream of its own: a picture of 224 px has 602,112.
-_SMALL_BYTES = 2**20
+#: Numbers that are normalised together on a CPU: they stay in its cache, and torch wakes no threads for so few, which
+#: would take twice the processor time beside other work.
+_CACHED_NUMBERS = 2**15
 #: Kinds of attention that need nothing for a new length.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -42,8 +40,6 @@ class Sent:
     tensor: Tensor
     #: Event at the end of the copy, which the device's work must wait for; None without a copy.
     copied: torch.cuda.Event | None = None
-    #: The tensor's order on the device.
-    channels_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +103,6 @@ class TorchDevice:
         """Return the answers of `step` to the states of a batch, on a CPU of a pass for each state."""
         return step(states) if self._passes is None else self._passes.run(step, states)
 
-    def recordings(self, forward: Forward, model: Model, most: int) -> Recordings | None:
-        """Return what records a network's passes, with the option `cuda_graphs` on CUDA; None elsewhere or compiled."""
-        if self.device.type != "cuda" or self.compiles or model.options.get("cuda_graphs") is not True:
-            return None
-        return Recordings(forward, recorder(self.device), most=most)
-
     def place(self, module: nn.Module, *, channels_last: bool = False) -> nn.Module:
         """Return the network on the device, for inference; `channels_last` suits convolutional ones."""
         with torch_errors():
@@ -126,12 +116,10 @@ class TorchDevice:
     def send(self, array: Array, *, channels_last: bool = False) -> Sent:
         """Start copying an array to the device; on a CPU the tensor may share the array's memory.
 
-        Safe in any thread. A small array, and one without room on the device, waits in pinned memory for `receive`.
+        Safe in any thread. An array without room on the device waits in pinned memory for `receive`.
         """
         memory_format = torch.channels_last if channels_last else torch.contiguous_format
         with torch_errors():
-            if self._copies is not None and array.nbytes <= _SMALL_BYTES:
-                return Sent(_pinned(array), channels_last=channels_last)
             tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
             if self._copies is None:
                 return Sent(tensor.contiguous(memory_format=memory_format))
@@ -153,8 +141,7 @@ class TorchDevice:
             return sent.tensor
         stream = torch.cuda.current_stream(self.device)
         if sent.copied is None:
-            tensor = sent.tensor.to(self.device, non_blocking=True)
-            return tensor.contiguous(memory_format=torch.channels_last) if sent.channels_last else tensor
+            return sent.tensor.to(self.device, non_blocking=True)
         stream.wait_event(sent.copied)
         sent.tensor.record_stream(stream)
         return sent.tensor
@@ -162,16 +149,6 @@ class TorchDevice:
     def stack(self, sent: Sequence[Input]) -> Tensor:
         """Return sent tensors of one shape as one batch with a new first axis."""
         return torch.stack([self.receive(one) for one in sent])
-
-    def join(self, sent: Sequence[Sent]) -> Tensor:
-        """Return sent tensors (1, ...) of one shape as one batch."""
-        if self._copies is None or any(one.copied for one in sent):
-            return torch.cat([self.receive(one) for one in sent])
-        first = sent[0].tensor
-        batch = torch.empty((len(sent), *first.shape[1:]), dtype=first.dtype, device=self.device)
-        for row, one in zip(batch, sent, strict=True):
-            row.copy_(one.tensor[0], non_blocking=True)
-        return batch.contiguous(memory_format=torch.channels_last) if sent[0].channels_last else batch
 
     @contextmanager
     def running(self, *, grows: bool = False) -> Iterator[None]:
@@ -182,12 +159,8 @@ class TorchDevice:
         """
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
         attention = sdpa_kernel(_ATTENTION) if grows and not self.is_cpu else nullcontext()
-        try:
-            with torch_errors(), torch.inference_mode(), autocast, attention:
-                yield
-        except OutOfMemory:
-            forget_all()
-            raise
+        with torch_errors(), torch.inference_mode(), autocast, attention:
+            yield
 
     def free(self, module: nn.Module) -> None:
         """Free a network's memory, and end its passes."""
@@ -208,6 +181,20 @@ class TorchDevice:
         except torch.OutOfMemoryError:
             return Sent(pinned.contiguous(memory_format=memory_format))
         return Sent(tensor, copies.record_event())
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRunner:
+    """The common part of runners of one network on a device."""
+
+    network: Any
+    device: TorchDevice
+    max_batch: int
+    memory_bytes: int
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self.device.free(self.network)
 
 
 def _delete_tensors(module: nn.Module) -> None:
@@ -248,18 +235,6 @@ def arrays_of(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
     if batch.ndim > 1 and batch.is_contiguous():
         return [sample.copy() for sample in batch.numpy()]
     return [sample.clone(memory_format=torch.contiguous_format).numpy() for sample in batch]
-
-
-def _pinned(array: Array) -> Tensor:
-    """Return a copy in pinned memory, made with one call that lets other threads run."""
-    tensor = torch.empty(array.shape, dtype=_torch_dtype(array.dtype), pin_memory=True)
-    np.copyto(tensor.numpy(), array)
-    return tensor
-
-
-@cache
-def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def _fetched(batch: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
@@ -329,3 +304,22 @@ def _device(model: Model) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelUnavailable(f"model {model.name!r} needs a CUDA device and this machine has none")
     return device
+
+
+def normalised(numbers: Tensor, valid: Tensor, radiometry: Tensor, *, channels_last: bool) -> Tensor:
+    """Return float32 (bands, H, W) of numbers, or (1, bands, H, W) channels last; see `processors.numbers`.
+
+    Eager operations on tensors, in float64: a fused multiplication and addition would round once less, and CUDA
+    divides by a plain number through its rounded reciprocal. On a CPU the temporaries stay in its cache.
+    """
+    shape = (1, *numbers.shape)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    pixels = torch.empty(shape, dtype=torch.float32, device=numbers.device, memory_format=layout)
+    scale, offset, mean, std = radiometry[:, :, None, None].unbind()
+    empty = -mean / std
+    rows = numbers.shape[1] if numbers.is_cuda else max(1, _CACHED_NUMBERS // (len(numbers) * numbers.shape[2]))
+    for top in range(0, numbers.shape[1], rows):
+        part = slice(top, top + rows)
+        values = numbers[:, part].to(torch.float64).mul_(scale).add_(offset).sub_(mean).div_(std)
+        pixels[0, :, part] = torch.where(valid[part], values, empty)
+    return pixels if channels_last else pixels[0]

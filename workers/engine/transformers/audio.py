@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,21 +11,17 @@ import torch
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 
 
 @dataclass(frozen=True)
-class AudioRunner:
+class AudioRunner(NetworkRunner):
     """A network of audio: prompts have `sound`, float32 (samples,), or (frames, bands) if `shape` is set.
 
     Outputs have `logits`, float32 (classes,).
     """
 
-    network: Any
-    device: TorchDevice
-    max_batch: int
-    memory_bytes: int
     #: The only (frames, bands) that the network takes; None: the network takes samples.
     shape: tuple[int, int] | None
 
@@ -50,10 +45,6 @@ class AudioRunner:
             batch = torch.cat([self.device.receive(state) for state in states])
             logits = self.network(input_values=batch).logits.float()
             return [Done(Output({"logits": array})) for array in arrays_of(logits)]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
 
 def load_audio_classifier(directory: HubDirectory) -> Runner:

@@ -20,7 +20,7 @@ from penstock.errors import InvalidInput
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
-from penstock.workers.engine.torch.device import TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.generation import check_cache, checked_prompt, done, ends_of
 from penstock.workers.engine.transformers.pages import PAGE_TOKENS, Chunk, Pages, Place, open_pages, pages_bytes
@@ -49,14 +49,10 @@ class PagedText:
 
 
 @dataclass(frozen=True, slots=True)
-class ContinuousRunner:
+class ContinuousRunner(NetworkRunner):
     """A runner of texts in shared passes, with the prompts and outputs of `GenerationRunner`."""
 
-    network: Any
-    device: TorchDevice
     pages: Pages
-    max_batch: int
-    memory_bytes: int
     vocabulary: int
     max_tokens: int | None
     #: Tokens of the longest text that fits into the pages.
@@ -141,7 +137,7 @@ def load_continuous(directory: HubDirectory) -> Runner:
     return ContinuousRunner(
         network,
         device,
-        pages,
+        pages=pages,
         max_batch=model.max_batch,
         memory_bytes=weights_bytes(network) + pages.memory_bytes,
         vocabulary=text.vocab_size,

@@ -20,7 +20,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed, fir
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Runner, Step
-from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.generation import done
@@ -82,17 +82,13 @@ class _Captured(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class GeneralRunner:
+class GeneralRunner(NetworkRunner):
     """A runner of chats with any inputs: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
 
     Further inputs of the network are arrays `inputs.NAME` with their batch axis; numbered ones (`inputs.NAME.0`) make a
     list. Outputs are those of `GenerationRunner`. Prompts of a batch advance one after the other.
     """
 
-    network: Any
-    device: TorchDevice
-    max_batch: int
-    memory_bytes: int
     vocabulary: int
     max_tokens: int | None
 
@@ -117,10 +113,6 @@ class GeneralRunner:
         """Choose one more token for every chat."""
         with self.device.running(grows=True):
             return [self._advance(state) for state in states]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
     def _require_room(self, given: int, new: int) -> None:
         taken = max(given, new) if self.network.config.is_encoder_decoder else given + new

@@ -24,7 +24,7 @@ from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.encodings import Encodings
-from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings, named
 from penstock.workers.engine.transformers.directory import library
 from penstock.workers.engine.transformers.sampling import Sampling
@@ -84,7 +84,7 @@ class TextState:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRunner:
+class GenerationRunner(NetworkRunner):
     """A runner that continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
 
     Without an opener prompts may have `inputs_embeds` instead, float32 (T, D).
@@ -93,10 +93,6 @@ class GenerationRunner:
     after `max_new_tokens`. Partial outputs have the `token_ids` so far.
     """
 
-    network: Any
-    device: TorchDevice
-    max_batch: int
-    memory_bytes: int
     vocabulary: int
     max_tokens: int | None
     ends: frozenset[int]

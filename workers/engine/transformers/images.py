@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,7 @@ from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.remembering import remembering
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
-from penstock.workers.engine.torch.recordings import Recordings
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 
 #: Classes whose scores are in memory at the size of the answer at the same time.
@@ -45,7 +43,7 @@ Answer = Callable[[Any, Tensor, tuple[int, int] | None], tuple[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class ImageRunner:
+class ImageRunner(NetworkRunner):
     """A network of images: prompts have `pixels`, float32 (channels, H, W), prepared for the network.
 
     Outputs, by task: `logits` float32 (classes,); `embedding` float32 (D,); `probability` float32 (classes, H, W) or,
@@ -53,17 +51,11 @@ class ImageRunner:
     uint8 (uint16 above 256 classes).
     """
 
-    network: Any
-    device: TorchDevice
     answer: Answer
-    max_batch: int
-    memory_bytes: int
     channels: int
     #: The only (height, width) that the network takes; None = any.
     only_size: tuple[int, int] | None = None
     takes_size: bool = field(default=False)
-    #: Recorded passes on CUDA.
-    recordings: Recordings | None = None
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return the image's shape and the answer's size: prompts with equal ones share a batch."""
@@ -77,18 +69,9 @@ class ImageRunner:
     def step(self, states: Sequence[ImageState]) -> Sequence[Done]:
         """Run the network once."""
         with self.device.running():
-            batch, size = self.device.join([state.pixels for state in states]), states[0].size
-            if self.recordings is None:
-                name, answers = self.answer(self.network, batch, size)
-            else:
-                name, answers = self.recordings.run(batch, size)
+            batch = torch.cat([self.device.receive(state.pixels) for state in states])
+            name, answers = self.answer(self.network, batch, states[0].size)
             return [Done(Output({name: array})) for array in arrays_of(answers)]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        if self.recordings is not None:
-            self.recordings.forget()
-        self.device.free(self.network)
 
     def _size(self, prompt: Prompt) -> tuple[int, int] | None:
         size = prompt.data.get("size")
@@ -172,13 +155,12 @@ def _runner(
     return ImageRunner(
         network,
         device,
-        answer,
+        answer=answer,
         max_batch=1 if pixelwise and device.is_cpu else model.max_batch,
         memory_bytes=weights_bytes(network),
         channels=getattr(config, "num_channels", 3),
         only_size=only_size_of(network, config),
         takes_size=pixelwise,
-        recordings=device.recordings(partial(answer, network), model, model.max_batch),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed, fir
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner
 from penstock.workers.engine.remembering import remembering
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.general import IDS, network_inputs
 from penstock.workers.engine.transformers.pooling import Mode, Pooling, pooling_of
@@ -40,17 +39,13 @@ class SentMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRunner:
+class MessageRunner(NetworkRunner):
     """A chat network that embeds: prompts have `kind`, "message", and arrays `inputs.NAME` by the library's names.
 
     `inputs.input_ids` is int64 (1, T). Outputs have `embedding`, float32 (D,).
     """
 
-    network: Any
-    device: TorchDevice
     pooling: Pooling
-    max_batch: int
-    memory_bytes: int
     vocabulary: int
     max_tokens: int | None
     padding: int
@@ -78,10 +73,6 @@ class MessageRunner:
         with self.device.running():
             groups = [states] if self.batches else [[state] for state in states]
             return [done for group in groups for done in self._run(group)]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
     def _run(self, states: Sequence[SentMessage]) -> list[Done]:
         received = [{name: self._received(sent) for name, sent in state.inputs.items()} for state in states]
@@ -124,7 +115,7 @@ def load_message_embedder(directory: HubDirectory) -> Runner:
     runner = MessageRunner(
         network,
         device,
-        pooling,
+        pooling=pooling,
         max_batch=model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=text.vocab_size,

@@ -117,7 +117,7 @@ class Pages:
         return place.name in self._kept
 
     def allot(self, place: Place) -> bool:
-        """Give a text all pages that it will need, so that it never waits later; return False if too few are free."""
+        """Give a text all pages that it will ever need; return False if too few pages are free."""
         self._reclaim()
         if not self._cache.can_store_request_tokens(RequestState(place.name, []), place.tokens):
             return False

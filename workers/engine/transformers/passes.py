@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from penstock.errors import InvalidInput, ProcessorFailed, first_line
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.general import network_inputs
 
@@ -28,17 +27,12 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class PassRunner:
+class PassRunner(NetworkRunner):
     """A network of one pass: prompts have `inputs.NAME`, arrays with the batch axis of the library's processor.
 
     A prompt names the wanted `outputs` of the network, whose arrays come without the batch axis. Prompts with inputs of
     equal shapes share a batch.
     """
-
-    network: Any
-    device: TorchDevice
-    max_batch: int
-    memory_bytes: int
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return the shapes of the inputs, and the wanted outputs."""
@@ -60,10 +54,6 @@ class PassRunner:
                 raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
             answers = [arrays_of(outputs[name]) for name in wanted]
             return [Done(Output(dict(zip(wanted, one, strict=True)))) for one in zip(*answers, strict=True)]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
 
 def load_word_detector(directory: HubDirectory) -> Runner:

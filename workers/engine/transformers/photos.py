@@ -17,7 +17,7 @@ from torch import Tensor
 from penstock.errors import ProcessorFailed
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.images import checked_pixels, only_size_of
 from penstock.workers.engine.transformers.segments import Wanted, queries, segment
@@ -42,18 +42,14 @@ class Photo:
 
 
 @dataclass(frozen=True, slots=True)
-class PhotoRunner:
+class PhotoRunner(NetworkRunner):
     """A network of photographs: prompts have `pixels`, float32 (channels, H, W), prepared for the network.
 
     `shown` [height, width], if given, is the image's part at the upper left; the rest is padding. The loading functions
     describe the outputs.
     """
 
-    network: Any
-    device: TorchDevice
     answer: Answer
-    max_batch: int
-    memory_bytes: int
     channels: int
     only_size: tuple[int, int] | None
     takes_mask: bool
@@ -77,10 +73,6 @@ class PhotoRunner:
             also = {"pixel_mask": _mask(batch, states)} if self.takes_mask else {}
             answers = self.answer(self.network(pixel_values=batch, **also), [state.asked for state in states])
             return [Done(Output(answer)) for answer in answers]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
 
 def load_depth_estimator(directory: HubDirectory) -> Runner:
@@ -118,7 +110,7 @@ def _runner(directory: HubDirectory, auto_class: str, answer: Answer, *, read: R
     return PhotoRunner(
         network,
         device,
-        answer,
+        answer=answer,
         max_batch=directory.model.max_batch,
         memory_bytes=weights_bytes(network),
         channels=getattr(network.config, "num_channels", 3),

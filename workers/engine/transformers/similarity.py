@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.errors import ModelUnavailable
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.images import checked_pixels, only_size_of
 from penstock.workers.engine.transformers.texts import checked_tokens
@@ -31,7 +31,7 @@ class SentInput:
 
 
 @dataclass(frozen=True, slots=True)
-class SimilarityRunner:
+class SimilarityRunner(NetworkRunner):
     """A network that embeds images and texts for comparison.
 
     Prompts have `pixels`, float32 (channels, H, W), or `input_ids`, int64 (T,), special tokens and padding included.
@@ -39,10 +39,6 @@ class SimilarityRunner:
     image and a text is the product of their embeddings times `scale` plus `bias`.
     """
 
-    network: Any
-    device: TorchDevice
-    max_batch: int
-    memory_bytes: int
     channels: int
     only_size: tuple[int, int] | None
     vocabulary: int
@@ -73,10 +69,6 @@ class SimilarityRunner:
                 embedded, also = pooled(self.network.get_image_features(pixel_values=torch.cat(received))), {}
             unit = embedded / embedded.norm(dim=-1, keepdim=True)
             return [Done(Output({"embedding": array, **also})) for array in arrays_of(unit)]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
     def _scale(self) -> dict[str, float]:
         bias = getattr(self.network, "logit_bias", None)

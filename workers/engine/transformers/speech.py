@@ -19,7 +19,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.reports import Issue
 from penstock.workers.engine.base import Continue, Done, Runner, Step
-from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.alignment import Aligner, aligner_of
 from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.generation import branch, cache_name
@@ -81,7 +81,7 @@ class SpeechState:
 
 
 @dataclass(frozen=True)
-class SpeechRunner:
+class SpeechRunner(NetworkRunner):
     """A Whisper: prompts have `features`, float32 (bands, frames) of 10 ms, and plain data.
 
     `frames` is the number of frames with audio; `language` a code, or None for detection; `task` one of `TASKS`;
@@ -90,10 +90,6 @@ class SpeechRunner:
     segment also has a list of [start, end] of its tokens, and partial outputs come window by window.
     """
 
-    network: Any
-    device: TorchDevice
-    max_batch: int
-    memory_bytes: int
     words: SpecialTokens
     bands: int
     #: Frames of a window.
@@ -124,10 +120,6 @@ class SpeechRunner:
         """Choose one more token for every recording."""
         with self.device.running(grows=True):
             return [self._advance(state) for state in states]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
     def _checked(self, prompt: Prompt) -> tuple[np.ndarray[Any, Any], int]:
         features, frames = prompt.data.get("features"), prompt.data.get("frames")

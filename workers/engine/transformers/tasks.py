@@ -145,7 +145,7 @@ _NEEDED: Mapping[str, Task] = MappingProxyType(
 
 
 def wanted(processor: str, asked: object) -> object:
-    """Return the wanted task: the option's, else the one that the processor needs; None without either.
+    """Return the wanted task: the option's task, else the processor's; None without either.
 
     Raises `ModelUnavailable` for an option that is not the processor's task.
     """

@@ -19,7 +19,7 @@ from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner
 from penstock.workers.engine.remembering import remembering
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.pooling import pooling_of
 from penstock.workers.engine.transformers.tried import ALONE, BATCHED, ways
@@ -49,7 +49,7 @@ Answer = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class TextRunner:
+class TextRunner(NetworkRunner):
     """A network of texts: prompts have `input_ids`, int64 (T,), with special tokens.
 
     `token_type_ids`, int64 (T,) of 0 and 1, name the parts of a pair of texts. The first `prompt_tokens` [0] tokens are
@@ -57,11 +57,7 @@ class TextRunner:
     (classes,).
     """
 
-    network: Any
-    device: TorchDevice
     answer: Answer
-    max_batch: int
-    memory_bytes: int
     vocabulary: int
     max_tokens: int | None
     #: Token of the padding; None: padding would change the answers, and the network takes one text at a time.
@@ -93,10 +89,6 @@ class TextRunner:
             if self.padding is None:
                 return [done for state in states for done in self._run([state])]
             return self._run(states)
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
     def _types(self, types: Array | None, tokens: int) -> Sent | None:
         if types is None or not self.takes_types:
@@ -166,7 +158,7 @@ def _runner(
     return TextRunner(
         network,
         device,
-        answer,
+        answer=answer,
         max_batch=directory.model.max_batch,
         memory_bytes=weights_bytes(network),
         vocabulary=config.vocab_size,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.remembering import remembering
-from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.general import network_inputs
 from penstock.workers.engine.transformers.messages import load_message_embedder
@@ -35,18 +34,14 @@ class SentItem:
 
 
 @dataclass(frozen=True, slots=True)
-class TowersRunner:
+class TowersRunner(NetworkRunner):
     """A network that embeds texts and images: prompts have `kind`, `text` or `image`, and arrays `inputs.NAME`.
 
     The arrays have the library's names and a batch axis of 1. Outputs have `embedding`, float32 (D,), of length 1 if
     `normalize` is set, else as `get_text_features` and `get_image_features` return it.
     """
 
-    network: Any
-    device: TorchDevice
     normalize: bool
-    max_batch: int
-    memory_bytes: int
     vocabulary: int
 
     def bucket(self, prompt: Prompt) -> Hashable:
@@ -72,10 +67,6 @@ class TowersRunner:
             if self.normalize:
                 vectors = torch.nn.functional.normalize(vectors, dim=1)
             return [Done(Output({"embedding": array})) for array in arrays_of(vectors)]
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        self.device.free(self.network)
 
 
 def load_text_image_embedder(directory: HubDirectory) -> Runner:

@@ -19,8 +19,7 @@ from tokenizers import Tokenizer
 from penstock.errors import InvalidInput, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.base import Output, Prompt
-from penstock.processors.language.generation import TextGeneration
-from penstock.processors.language.prompt_embeddings import embedding_width, read_prompt_embeddings
+from penstock.processors.language.generation import TextGeneration, embedding_width, read_prompt_embeddings
 from penstock.processors.testing import FolderSink, LocalFiles, check_processor
 from tests.support.model_directories import bytes_directory, make_model
 

@@ -22,8 +22,7 @@ from penstock.models import Limits, media_references, tensor_places
 from penstock.processors.base import Output
 from penstock.processors.multimodal.chat import ImageTextToText
 from penstock.processors.multimodal.conversation import expand_placeholders
-from penstock.processors.multimodal.families import Qwen2VL
-from penstock.processors.multimodal.llava_next import best_resolution, fitted, tiled_tokens
+from penstock.processors.multimodal.families import Qwen2VL, best_resolution, fitted, tiled_tokens
 from penstock.processors.multimodal.request import ImageTextRequest
 from penstock.processors.testing import FolderSink, LocalFiles, check_request_module
 from penstock.processors.vision.preprocessor import parse_preprocessor

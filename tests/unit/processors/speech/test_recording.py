@@ -37,7 +37,7 @@ def read(path: Path) -> int:
     return sum(map(len, read_audio(path, Limits(), RATE_HZ)))
 
 
-@pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s16le"), ("a.mp3", "libmp3lame"), ("a.mkv", "libopus")])
+@pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s16le"), ("a.mkv", "libopus")])
 def test_half_a_recording_is_no_shorter_recording(tmp_path: Path, name: str, codec: str) -> None:
     path = cut(encode(tmp_path / name, codec, a_tone(6, 48_000), 48_000), 0.5)
     with pytest.raises(

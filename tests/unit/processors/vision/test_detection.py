@@ -18,10 +18,9 @@ from penstock.processors.base import Result
 from penstock.processors.testing import FolderSink, LocalFiles, check_request_module
 from penstock.processors.vision.annotation import annotate
 from penstock.processors.vision.colours import overlay
-from penstock.processors.vision.depth import DepthEstimation, Scale
+from penstock.processors.vision.depth import DepthEstimation, Scale, Upsampled
 from penstock.processors.vision.detection import ObjectDetection
 from penstock.processors.vision.instances import InstanceSegmentation
-from penstock.processors.vision.upsampling import Upsampled
 from tests.support.model_directories import each, make_model, write_json
 from tests.support.vision import a_picture
 

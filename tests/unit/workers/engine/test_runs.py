@@ -23,7 +23,6 @@ from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
 from penstock.workers.engine.residency import Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Item, Run, Window
-from penstock.workers.engine.wakes import Wakes
 from tests.support.engine_jobs import WAIT_S, a_model, never, numbers, run_all, values
 
 
@@ -104,7 +103,7 @@ def test_partial_outputs_come_before_their_own_prompt_s_output_and_after_those_b
 def test_a_partial_output_counts_against_what_a_run_may_hold() -> None:
     lock = threading.Lock()
     resident = Resident(a_model(), FakeRunner(), load_s=0)
-    run = Run(resident, Window(8, 1000), lock, Wakes())
+    run = Run(resident, Window(8, 1000), lock)
     (prompt,) = numbers([1])
     item = Item.of(run, prompt)
     with lock:
@@ -114,39 +113,6 @@ def test_a_partial_output_counts_against_what_a_run_may_hold() -> None:
         assert not run.wants_prompts
         run.answer(item, Output({"label": 1}))
         assert run.wants_prompts
-
-
-def test_an_output_tells_whether_the_next_one_is_there_too() -> None:
-    lock = threading.Lock()
-    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(8, 1000), lock, Wakes())
-    items = [Item.of(run, prompt) for prompt in numbers(range(4))]
-    with lock:
-        for item in items:
-            run.add(item)
-        for index in (0, 1, 3):
-            run.answer(items[index], Output({"label": index}))
-    outputs = run.take(never)
-    assert [next(outputs).followed for _ in range(2)] == [True, False]
-    with lock:
-        run.resume(items[2], None, Output({"label": -1}, partial=True))
-    assert not next(outputs).followed  # the next one is its own
-    with lock:
-        run.answer(items[2], Output({"label": 2}))
-    assert [next(outputs).followed for _ in range(2)] == [True, False]
-
-
-class CountingLock:
-    """A lock that counts how often it was taken."""
-
-    def __init__(self) -> None:
-        self._lock, self.count = threading.Lock(), 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self.count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def answered(run: Run, count: int) -> None:
@@ -159,26 +125,8 @@ def answered(run: Run, count: int) -> None:
             run.answer(item, Output({"x": np.full(1000, item.index)}))
 
 
-def test_outputs_that_are_there_together_take_the_lock_once_and_once_to_make_room() -> None:
-    lock = CountingLock()
-    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(8, 10**6), lock, Wakes())  # type: ignore[arg-type]
-    answered(run, 8)
-    outputs, before = run.take(never), lock.count
-    assert [int(next(outputs).data["x"][0]) for _ in range(8)] == list(range(8))
-    assert lock.count - before == 2
-
-
-def test_outputs_that_were_taken_together_count_until_the_last_of_them_is_yielded() -> None:
-    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(3, 10**6), threading.Lock(), Wakes())
-    answered(run, 3)
-    outputs = run.take(never)
-    assert [(next(outputs).followed, run.wants_prompts) for _ in range(3)] == [
-        (True, False), (True, False), (False, True),
-    ]  # fmt: skip
-
-
 def test_a_run_keeps_no_output_that_it_yielded() -> None:
-    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(8, 10**6), threading.Lock(), Wakes())
+    run = Run(Resident(a_model(), FakeRunner(), load_s=0), Window(8, 10**6), threading.Lock())
     answered(run, 3)
     outputs = run.take(never)
     for _ in range(3):
@@ -217,7 +165,6 @@ def test_the_error_of_a_ready_prompt_is_raised_and_nothing_is_computed(engine: B
 def test_a_batch_that_collects_goes_when_it_is_full_or_no_more_prompts_come(
     engine: BatchingEngine, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int]
 ) -> None:
-    """The scheduler is not woken for each prompt: it must still be woken for the last one."""
     monkeypatch.setattr(engine_module, "COLLECT_S", 100 * WAIT_S)
     permits, batches = Permits(), list[list[float]]()
 

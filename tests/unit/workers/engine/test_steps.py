@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.workers.engine.device_time import WINDOW_S, DeviceTime
+from penstock.workers.engine.steps import WINDOW_S, DeviceTime
 
 
 def worked(*batches: tuple[float, float]) -> DeviceTime:

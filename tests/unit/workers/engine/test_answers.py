@@ -1,11 +1,10 @@
-"""Jobs whose answers come in one batch wake each other in turn; none of them can keep the others from theirs."""
+"""The jobs of a batch get their answers at once; none of them can keep the others from theirs."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing, nullcontext
 
 import pytest
@@ -16,7 +15,6 @@ from penstock.workers.engine import runs
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState, load_fake
 from penstock.workers.engine.runners import Runners
-from penstock.workers.engine.wakes import Bell, Waiter, Wakes
 from tests.support.engine_jobs import WAIT_S, Job, Source, Steps, a_model, never, numbers, values
 
 JOBS = 8
@@ -32,69 +30,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs look for answers only when they are woken: a wake that is lost is not made up for."""
     monkeypatch.setattr(runs, "POLL_S", 100 * WAIT_S)
-
-
-class Sleeper:
-    """A thread that waits at a bell. Whoever takes the lock after construction finds it waiting."""
-
-    def __init__(self, pool: ThreadPoolExecutor, lock: threading.Lock, wakes: Wakes) -> None:
-        self.bell = Bell(lock)
-        self.waits = threading.Event()
-        self._lock, self._wakes = lock, wakes
-        self.awake: Future[None] = pool.submit(self._sleep)
-        assert self.waits.wait(WAIT_S)
-
-    def _sleep(self) -> None:
-        with self._lock:
-            self.waits.set()
-            self.bell.wait()
-        self._wakes.pass_on()
-
-
-def test_one_thread_wakes_the_next(pool: ThreadPoolExecutor) -> None:
-    lock, wakes = threading.Lock(), Wakes()
-    sleepers = [Sleeper(pool, lock, wakes) for _ in range(JOBS)]
-    with lock:
-        for sleeper in sleepers:
-            wakes.add(sleeper.bell)
-    assert not any(sleeper.awake.done() for sleeper in sleepers)
-    wakes.pass_on()
-    for sleeper in sleepers:
-        sleeper.awake.result(WAIT_S)
-
-
-def test_a_thread_that_waits_no_longer_loses_nobody_else_s_turn(pool: ThreadPoolExecutor) -> None:
-    lock, wakes = threading.Lock(), Wakes()
-    with lock:
-        impatient = pool.submit(_wait_for_a_moment, lock, wakes, bell := Bell(lock), waits := threading.Event())
-    assert waits.wait(WAIT_S)
-    patient = Sleeper(pool, lock, wakes)
-    with lock:
-        wakes.add(bell)  # whether it still waits or not
-        wakes.add(patient.bell)
-    impatient.result(WAIT_S)
-    wakes.pass_on()
-    patient.awake.result(WAIT_S)
-
-
-def _wait_for_a_moment(lock: threading.Lock, wakes: Wakes, bell: Bell, waits: threading.Event) -> None:
-    with lock:
-        waits.set()
-        bell.wait(0.001)
-    wakes.pass_on()
-
-
-def test_a_ring_for_nobody_is_forgotten() -> None:
-    lock = threading.Lock()
-    bell, wakes = Bell(lock), Wakes()
-    with lock:
-        bell.ring()
-        wakes.add(bell)
-        bell.wait(0.001)
-        bell.ring_later(turns := deque[Waiter]())
-        assert not turns
-    wakes.pass_on()
-    assert not lock.locked()
 
 
 @pytest.mark.usefixtures("no_polls")
