@@ -401,9 +401,8 @@ async def submit_checked(api: Services, checked: Submission) -> Submitted:
 
 
 def send_hint(api: Services, submitted: Submitted) -> None:
-    """Send a hint for a submitted job, unless its worker was woken or a hint waits already."""
-    if submitted.hint:
-        api.hints.send(submitted.job.submission.queue)
+    """Send a hint for a submitted job."""
+    api.hints.send(submitted.job.submission.queue)
 
 
 def log_submitted(submitted: Submitted) -> None:

@@ -50,7 +50,7 @@ from penstock.storage.redis.fetch_hosts import NOT_FULL, Full, hosts_in
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
 from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
-from penstock.storage.redis.views import view_of, viewed
+from penstock.storage.redis.views import view_of
 
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
 
@@ -72,8 +72,6 @@ NO_LIMIT = -1
 ANNOUNCE_AGAIN_S = 3 * 86_400
 #: Seconds between two looks at a job whose parts run: it is put back in case that all of them are gone.
 LOOK_S = 60.0
-#: Values of a brief reply of `confirm`; a view has five.
-_BRIEF = 6
 #: Names of all fields of a record that this release knows.
 _FIELDS = " ".join(sorted(TABLE))
 #: Names of the counts in a `Usage`.
@@ -144,16 +142,6 @@ class Submitted:
 
     job: Job
     created: bool
-    #: False where no hint is needed, because one waits already or the job's worker is being woken.
-    hint: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """A job that may be claimed; `hint` as in `Submitted`."""
-
-    job: Job
-    hint: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,43 +221,27 @@ def submit(
 def claim(
     queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
     models: Iterable[str], dry: bool = True, running_caps: Mapping[str, int] = MappingProxyType({}),
-    listens: Sequence[str] = (), listen_s: float = 0.0, full: Full = NOT_FULL,
+    full: Full = NOT_FULL,
 ) -> Command[tuple[Claim, ...]]:  # fmt: skip
     """Lease up to `n` waiting jobs of one model to a slot.
 
     The same slot and nonce get the same jobs again, so that a lost reply loses no job. A worker that runs other jobs is
     not `dry`, and gets no job on its last chance, because such a job runs alone. `running_caps` has the limits of
-    tenants whose limit is not `max_tenant_running`. A slot that gets no job listens for jobs of the queues `listens`,
-    if any, for `listen_s` (see `bells.py`). Jobs that would fetch media where the worker is `full` stay in the queue.
+    tenants whose limit is not `max_tenant_running`. Jobs that would fetch media where the worker is `full` stay in the
+    queue.
     """
     args: dict[str, Arg] = {
         "queue": queue, "slot": slot, "nonce": nonce, "n": n, "lease_us": us(lease_s), "worker": worker, "dry": dry,
         "max_tenant_running": max_tenant_running, "models": sorted(models), "caps": running_caps,
-        "version": formats.RUNS, "listens": list(listens), "listen_us": us(listen_s),
-        "fetches_none": full.all, "full_tenants": sorted(full.tenants), "full_hosts": sorted(full.hosts),
+        "version": formats.RUNS, "fetches_none": full.all,
+        "full_tenants": sorted(full.tenants), "full_hosts": sorted(full.hosts),
     }  # fmt: skip
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 
-def confirm(key: JobKey, created_us: int, *, made: Job | None = None) -> Command[Confirmed]:
-    """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation.
-
-    `made` is the job as the same process reserved it: then Redis need not return its record. That reply lacks the place
-    in the queue where many models and tenants have jobs there.
-    """
-
-    def parse(reply: Any) -> Confirmed:
-        row, hint = known(reply)
-        if made is not None and len(row) == _BRIEF:
-            *outlook, revision, delivery = row
-            job = viewed(
-                made, *outlook, state=State.QUEUED, revision=revision, delivery=Delivery.read(delivery),
-                created_s=created_us / MICRO,
-            )  # fmt: skip
-            return Confirmed(job, bool(hint))
-        return Confirmed(view_of(*row), bool(hint))
-
-    return Command("confirm", {**_names(key), "created_us": created_us, "brief": True if made else None}, parse)
+def confirm(key: JobKey, created_us: int) -> Command[Job]:
+    """Make a reservation claimable, after its manifest is stored, and return the job; `UnknownJob` without one."""
+    return Command("confirm", {**_names(key), "created_us": created_us}, lambda reply: view_of(*known(reply)))
 
 
 def unreserve(key: JobKey) -> Command[bool]:
@@ -517,9 +489,9 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
         case "reserved":
             created_s = int(reply[1]) / MICRO
-            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True, hint=False)
+            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True)
         case "created" | "exists" as how:
-            return Submitted(view_of(*reply[1]), created=how == "created", hint=bool(reply[2]))
+            return Submitted(view_of(*reply[1]), created=how == "created")
         case "mismatch":
             raise IdempotencyMismatch(f"job {submission.key.id} was created before, by a request with another body")
         case "gone":

@@ -15,7 +15,8 @@ from penstock.storage.redis import records
 from penstock.storage.redis.records import Command, JobStore, QueueLimits
 from penstock.storage.redis.scripts import T
 from penstock.workers.artifacts import MAX_PREVIEW_BYTES, Preview
-from penstock.workers.attempts import MAX_PREVIEWS_BYTES, PART_CHARS, Attempt, Heartbeat
+from penstock.workers.attempts import MAX_PREVIEWS_BYTES, PART_CHARS, Attempt
+from penstock.workers.heartbeat import Heartbeat
 from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3)

@@ -1,9 +1,8 @@
 #!lua
 -- queue slot nonce n lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
--- listens {queue...} listen_us fetches_none(bool) full_tenants {tenant...} full_hosts {host...}
+-- fetches_none(bool) full_tenants {tenant...} full_hosts {host...}
 -- -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be sent for them. `may_be_old`: as
--- the function of this name. A slot that gets
--- no job listens for jobs of `listens`, if any, for `listen_us`.
+-- the function of this name.
 -- A claim leases jobs of one model, round robin over its tenants. A job that has crashed before is claimed alone. A job
 -- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
 -- fails because of a neighbour. A busy worker that finds such a job claims nothing more until it is dry; the other busy
@@ -18,7 +17,6 @@ local again = redis.call('GET', memo)
 if again then return again end
 if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
 local now = now_us()
-for _, each in ipairs(args.listens) do redis.call('ZREM', qkey(each, 'listening'), args.slot) end
 local served = {}
 for _, name in ipairs(args.models) do served[name] = true end
 local full_tenants, full_hosts = {}, {}
@@ -216,20 +214,12 @@ while #claims < n and not alone do
   for _, lane in ipairs(far and lanes or {}) do redis.call('ZADD', names, 0, lane) end
   passed = passed + try_all(lanes)
 end
-local more = false
-if #claims > 0 then
-  local lane = redis.call('ZRANGE', qkey(queue, 'lanes'), 0, 0)[1]
-  more = lane and call_for(queue, (split(lane))) == 1 or false
-else
+if #claims == 0 then
   forget_names(queue)
-  redis.call('DEL', P .. 'bell:' .. args.slot)
-  for _, each in ipairs(tonumber(args.listen_us) > 0 and args.listens or {}) do
-    redis.call('ZADD', qkey(each, 'listening'), int(now + args.listen_us), args.slot)
-    redis.call('PEXPIREAT', qkey(each, 'listening'), int((now + args.listen_us) / 1000 + 60000))
-  end
+  return '[]'
 end
-local old = #claims > 0 and may_be_old()
+local more, old = redis.call('EXISTS', all_lanes) == 1, may_be_old()
 for _, claim in ipairs(claims) do claim.more, claim.may_be_old = more, old end
 local reply = json_list(claims)
-if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end
+redis.call('SET', memo, reply, 'PX', int(lease / 1000))
 return reply

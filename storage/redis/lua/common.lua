@@ -39,8 +39,7 @@
 --                                              a living worker
 -- penstock:queue:Q:starting            zset    workers that a driver starts, by the end of their time to report
 -- penstock:queue:Q:pool                string  a driver starts workers of the queue when jobs want them; expires
--- penstock:queue:Q:listening           zset    slots (WORKER:NUMBER) that listen for its jobs, by the end of their time
--- penstock:bell:WORKER:NUMBER          list    the queue with a job for this slot (bells.py), expires
+-- penstock:queue:Q:listening :bell:SLOT        of workers of the release before; both expire
 -- penstock:queue:Q:reserved            set     T/ID of its reservations
 -- penstock:queue:Q:running             set     T/ID of its leased jobs
 -- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
@@ -340,31 +339,6 @@ local function enqueue(job)
   redis.call('ZADD', qkey(job.queue, 'names'), 0, lane)
 end
 
--- Ring for a job of a model: wake one slot that listens, of a worker that has the model. Return true if there is one. A
--- worker that dies before it claims the job costs half a second, in which another worker finds it (lookout.py).
-local RING_MS, LISTENERS = 5000, 64
-local function ring(queue, model)
-  local listening = qkey(queue, 'listening')
-  local slots = redis.call('ZREVRANGEBYSCORE', listening, '+inf', int(now_us()), 'LIMIT', 0, LISTENERS)
-  for _, slot in ipairs(slots) do
-    local worker = string.match(slot, '^[^:]+')
-    if redis.call('HEXISTS', P .. 'published:' .. worker, 'rank:' .. plain(model)) == 1 then
-      redis.call('ZREM', listening, slot)
-      redis.call('RPUSH', P .. 'bell:' .. slot, queue)
-      redis.call('PEXPIRE', P .. 'bell:' .. slot, RING_MS)
-      return true
-    end
-  end
-  return false
-end
-
--- Call a worker for a waiting job: ring, or return 1 where a hint must be sent. 0 where one waits already: its list in the
--- broker is that of `celery_queue` (queue.py).
-local function call_for(queue, model)
-  if ring(queue, model) or redis.call('EXISTS', 'penstock.' .. queue) == 1 then return 0 end
-  return 1
-end
-
 local function dequeue(job)
   local lane = job.model .. '/' .. job.tenant
   redis.call('ZREM', qkey(job.queue, 'waiting'), job.name)
@@ -636,7 +610,6 @@ local function requeue(job, fields, event, data, now, outcome)
   if (job.message or '') ~= '' then fields.message = '' end
   write(job, fields)
   enqueue(job)
-  ring(job.queue, job.model)
   expire_at(job, now + job.ttl_us)
   emit(job, event, data)
 end
