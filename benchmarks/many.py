@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.job_queue import fresh_valkey
 from penstock.jobs import Claim, JobKey, State, Submission
-from penstock.storage.redis import listing, queues, records
+from penstock.storage.redis import listing, queues, records, upkeep
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.storage.redis.scripts import source
 from penstock.up.valkey import SMALL_RECORDS
@@ -92,8 +92,8 @@ def side(jobs: int, models: int, tenants: int, workers: int) -> Iterator[Side]:
         store = JobStore.open(valkey.url)
         for name, value in {**SMALL_RECORDS, "appendfsync": "no", "auto-aof-rewrite-percentage": "0"}.items():
             store.client.config_set(name, value)
-        store.run(records.recovering("many", begin=True))
-        store.run(records.recovering("many", begin=False))
+        store.run(upkeep.recovering("many", begin=True))
+        store.run(upkeep.recovering("many", begin=False))
         for number in range(workers):
             store.run(queues.seen(QUEUE, f"worker-{number}", 4, alive_s=36_000))
         found = Side(store, [f"model-{n}" for n in range(models)], [f"tenant-{n}" for n in range(tenants)], [])

@@ -12,7 +12,7 @@ import structlog
 
 from penstock.errors import Canceled, Drained, Fenced, JobStoreError
 from penstock.jobs import JobKey
-from penstock.storage.redis import job_logs, records
+from penstock.storage.redis import job_logs, records, streaming
 from penstock.workers.artifacts import Preview
 from penstock.workers.attempts import Attempt
 
@@ -134,7 +134,7 @@ class Heartbeat:
 
     def _send_text(self, attempt: Attempt, at: int, text: str) -> bool:
         try:
-            held = self._store.run(records.stream_text(attempt.claim, text, at=at))
+            held = self._store.run(streaming.stream_text(attempt.claim, text, at=at))
         except JobStoreError:
             log.warning("text.not_sent", job=str(attempt.claim.key))
             return False
@@ -143,7 +143,7 @@ class Heartbeat:
 
     def _send_preview(self, attempt: Attempt, preview: Preview) -> None:
         try:
-            self._store.run(records.show_preview(attempt.claim, preview.name, preview.media_type, preview.image))
+            self._store.run(streaming.show_preview(attempt.claim, preview.name, preview.media_type, preview.image))
         except JobStoreError:
             log.warning("preview.not_sent", job=str(attempt.claim.key))
 

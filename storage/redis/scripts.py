@@ -309,10 +309,6 @@ class AsyncJobStore:
         """
         return self._changes.watching(str(name), *([] if model is None else [f"model:{model}"]))
 
-    def end(self, key: JobKey) -> AbstractAsyncContextManager[Watch]:
-        """Watch the end of a job: `await watch.wait(timeout_s)` returns early when it has ended, and rarely before."""
-        return self._changes.watching_end(str(key))
-
     async def close(self) -> None:
         """Close the subscription and the connections."""
         await self._changes.close()

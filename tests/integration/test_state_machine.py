@@ -32,7 +32,7 @@ from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import deliveries, records
+from penstock.storage.redis import deliveries, records, upkeep
 from penstock.storage.redis.records import Command, JobStore, QueueLimits
 from penstock.workers.keeper.recovery import recover
 from tests.support.crashes import Crashed, Fragile
@@ -350,7 +350,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule()
     def keeper_looks_at_reservations(self) -> None:
-        for key in self.store.run(records.reservations(0)):
+        for key in self.store.run(upkeep.reservations(0)):
             self.desk.run(journal.settle_reservation(key))
         for name, job in list(self.jobs.items()):
             if job.state == "reserved" and job.stored is not None and job.manifest:

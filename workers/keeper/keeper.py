@@ -28,7 +28,7 @@ from penstock.storage.journal.queue_modes import store_modes
 from penstock.storage.journal.stored_models import StoredModels, store_checks
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
-from penstock.storage.redis import catalogues, queues, records
+from penstock.storage.redis import catalogues, queues, records, upkeep
 from penstock.storage.sqs import open_queue
 from penstock.telemetry import open_spans
 from penstock.workers.keeper.batch_completion import Completion
@@ -124,7 +124,7 @@ class Keeper:
 
     def _lead(self) -> None:
         try:
-            leading = self._store.run(records.lead(self._who, LEASE_S))
+            leading = self._store.run(upkeep.lead(self._who, LEASE_S))
         except JobStoreError:
             leading = False
         if leading != self._active.is_set():
@@ -136,7 +136,7 @@ class Keeper:
 
     def _step_down(self) -> None:
         try:
-            self._store.run(records.step_down(self._who))
+            self._store.run(upkeep.step_down(self._who))
         except JobStoreError:
             log.warning("keeper.lease_not_released")  # the lease expires by itself
 
@@ -169,7 +169,7 @@ def end_due(store: records.Runs, objects: ObjectStore, hints: HintSender) -> Non
 def settle_reservations(store: records.Runs, objects: ObjectStore) -> None:
     """Confirm or drop reservations whose submission did not finish."""
     both_stores = Journal(store, objects)
-    for key in store.run(records.reservations(journal.RESERVATION_S)):
+    for key in store.run(upkeep.reservations(journal.RESERVATION_S)):
         try:
             confirmed = both_stores.run(journal.settle_reservation(key))
         except RecordTooNew:

@@ -130,10 +130,9 @@ local function pick(lanekey, tenant)
   end
 end
 
--- Lanes of a page, at most: a claim mostly needs the first ones only, so the first page is small and later ones grow. A lane
--- that gave a job leaves its place: it is the last now, or gone.
+-- Lanes of a page. A lane that gave a job leaves its place: it is the last now, or gone.
 local PAGE = 50
-local page, passed, moved = 2 * n, 0, false
+local all_lanes, passed, moved = qkey(queue, 'lanes'), 0, false
 
 local function try(lane)
   local model, tenant = split(lane)
@@ -150,7 +149,7 @@ local function try(lane)
   claims[#claims + 1] = claim
   chosen, alone = model, lonely
   if lonely then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
-  if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane) end
+  if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', all_lanes, int(now + #claims), lane) end
 end
 
 -- Try some lanes; return the number of those that gave no job.
@@ -165,59 +164,13 @@ local function try_all(lanes)
   return without
 end
 
--- Lanes that a claim looks at in their order before it asks `names` for those of its own models (a look at a lane costs half
--- as much as a query for a model); the most lanes of one model that it asks for; ms between two comparisons of `names` with
--- the lanes.
-local NEAR, OWN, MEND_MS = math.max(30, math.min(100, 2 * #args.models)), 1000, 30000
-local all_lanes, names = qkey(queue, 'lanes'), qkey(queue, 'names')
-
--- Return the lanes of the models that this claim may take, in the order of `lanes`; nil where one model has too many.
-local function own_lanes()
-  local found = {}
-  for _, model in ipairs(chosen and { chosen } or args.models) do
-    local some = redis.call('ZRANGEBYLEX', names, '[' .. model .. '/', '(' .. model .. '0', 'LIMIT', 0, OWN + 1)
-    if #some > OWN then return nil end
-    local scores = #some > 0 and redis.call('ZMSCORE', all_lanes, unpack(some)) or {}
-    for i, lane in ipairs(some) do
-      if scores[i] then found[#found + 1] = { lane, tonumber(scores[i]) } else redis.call('ZREM', names, lane) end
-    end
-  end
-  table.sort(found, function(a, b) if a[2] ~= b[2] then return a[2] < b[2] end return a[1] < b[1] end)
-  for i, each in ipairs(found) do found[i] = each[1] end
-  return found
-end
-
--- Try the lanes of the own models; return true where the others need not be looked at.
-local function tried_own()
-  if redis.call('SET', qkey(queue, 'mended'), '1', 'NX', 'PX', MEND_MS) then return false end
-  local before
-  repeat
-    before = #claims
-    local lanes = own_lanes()
-    if not lanes then return false end
-    try_all(lanes)
-  until #claims == before or #claims >= n or alone
-  return true
-end
-
-local far = false
 while #claims < n and not alone do
-  page = math.min(PAGE, page)
-  local lanes = redis.call('ZRANGE', all_lanes, passed, passed + page - 1)
-  page = 2 * page
+  local lanes = redis.call('ZRANGE', all_lanes, passed, passed + PAGE - 1)
   if #lanes == 0 and not moved then break end
   if #lanes == 0 then passed, moved = 0, false end
-  if passed >= NEAR and not far then
-    if tried_own() then break end
-    far = true
-  end
-  for _, lane in ipairs(far and lanes or {}) do redis.call('ZADD', names, 0, lane) end
   passed = passed + try_all(lanes)
 end
-if #claims == 0 then
-  forget_names(queue)
-  return '[]'
-end
+if #claims == 0 then return '[]' end
 local more, old = redis.call('EXISTS', all_lanes) == 1, may_be_old()
 for _, claim in ipairs(claims) do claim.more, claim.may_be_old = more, old end
 local reply = json_list(claims)

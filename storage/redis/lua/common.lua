@@ -29,8 +29,7 @@
 --                                              has half of the creation time of its first job: new lanes come first, by
 --                                              time. Older releases write 0 for a new lane. Lanes that are near in time are
 --                                              also near in the other indexes
--- penstock:queue:Q:names               zset    the same M/T by name: the lanes of a model (claim.lua). Older releases do not
---                                              keep it; penstock:queue:Q:mended: it was compared with the lanes, expires
+-- penstock:queue:Q:names               zset    the same M/T by name, of workers of the release before (sweep.lua)
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
 -- penstock:queue:Q:growth              hash    model -> how the execution time grows with the media (learn_growth)
 -- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
@@ -336,7 +335,6 @@ local function enqueue(job)
   redis.call('ZADD', qkey(job.queue, 'waiting'), job.rank, job.name)
   redis.call('ZADD', qkey(job.queue, 'lane:' .. lane), job.rank, job.id)
   redis.call('ZADD', qkey(job.queue, 'lanes'), 'NX', int(job.created_us / 2), lane)
-  redis.call('ZADD', qkey(job.queue, 'names'), 0, lane)
 end
 
 local function dequeue(job)
@@ -345,13 +343,7 @@ local function dequeue(job)
   redis.call('ZREM', qkey(job.queue, 'lane:' .. lane), job.id)
   if redis.call('EXISTS', qkey(job.queue, 'lane:' .. lane)) == 0 then
     redis.call('ZREM', qkey(job.queue, 'lanes'), lane)
-    redis.call('ZREM', qkey(job.queue, 'names'), lane)
   end
-end
-
--- Remove what older releases have left of a queue's index of names once nothing waits.
-local function forget_names(queue)
-  if redis.call('EXISTS', qkey(queue, 'lanes')) == 0 then redis.call('DEL', qkey(queue, 'names')) end
 end
 
 local function unlease(job)
@@ -569,7 +561,7 @@ local function terminate(job, state, fields, now)
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)
-  redis.call('PUBLISH', P .. 'changes', 'ended:' .. job.name)  -- for those who wait for the end alone
+  redis.call('PUBLISH', P .. 'changes', 'ended:' .. job.name)  -- for an API of the release before
   local idle = {}
   for name, value in pairs(job) do
     if value == '' or value == UNSAID[name] or LIVE[name] then idle[#idle + 1] = name end
