@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.job_queue import fresh_valkey
-from penstock.jobs import Claim, Job, JobKey, State, Submission
-from penstock.storage.redis import listing, queues, records
+from penstock.jobs import Claim, JobKey, State, Submission
+from penstock.storage.redis import listing, queues, records, upkeep
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.storage.redis.scripts import source
 from penstock.up.valkey import SMALL_RECORDS
@@ -54,7 +54,7 @@ class Side:
         """Reserve and confirm a job, as a durable submit does around the put of its request."""
         wanted = self.submission()
         made = self.store.run(records.submit(wanted, LIMITS)).job
-        self.store.run(records.confirm(wanted.key, round(made.created_s * 1_000_000), made=made))
+        self.store.run(records.confirm(wanted.key, round(made.created_s * 1_000_000)))
 
     def claim(self, models: Sequence[str]) -> None:
         """Claim a job."""
@@ -92,8 +92,8 @@ def side(jobs: int, models: int, tenants: int, workers: int) -> Iterator[Side]:
         store = JobStore.open(valkey.url)
         for name, value in {**SMALL_RECORDS, "appendfsync": "no", "auto-aof-rewrite-percentage": "0"}.items():
             store.client.config_set(name, value)
-        store.run(records.recovering("many", begin=True))
-        store.run(records.recovering("many", begin=False))
+        store.run(upkeep.recovering("many", begin=True))
+        store.run(upkeep.recovering("many", begin=False))
         for number in range(workers):
             store.run(queues.seen(QUEUE, f"worker-{number}", 4, alive_s=36_000))
         found = Side(store, [f"model-{n}" for n in range(models)], [f"tenant-{n}" for n in range(tenants)], [])
@@ -109,12 +109,7 @@ def fill(at: Side, jobs: int) -> None:
         wanted = [at.submission() for _ in range(min(500, jobs - begin))]
         replies = _all(at, submit, (records.submit(each, LIMITS).argument for each in wanted))
         made = zip(wanted, replies, strict=True)
-        _all(at, confirm, (_confirm(each, int(reply[1])) for each, reply in made))
-
-
-def _confirm(wanted: Submission, created_us: int) -> str:
-    made = Job(wanted, State.RESERVED, created_us / 1_000_000)
-    return records.confirm(wanted.key, created_us, made=made).argument
+        _all(at, confirm, (records.confirm(each.key, int(reply[1])).argument for each, reply in made))
 
 
 def _all(at: Side, script: str, arguments: Iterable[str]) -> list[list[str]]:

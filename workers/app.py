@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,18 +23,19 @@ from penstock.intake.guard import GuardedClient
 from penstock.listening import hear_prints
 from penstock.log import configure
 from penstock.models import Catalogue, Model, read_catalogue
+from penstock.queue import HintSender
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store, open_store
-from penstock.storage.redis import bells, catalogues, records
+from penstock.storage.redis import catalogues, records
+from penstock.storage.redis.workers import ServedModel, WorkerState
 from penstock.storage.spool import own_folder
-from penstock.workers import later
-from penstock.workers.attempts import Heartbeat
-from penstock.workers.description import describing
+from penstock.workers import consumer
 from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.memory import device_name
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise
-from penstock.workers.head_start import HeadStart
+from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.lookout import Lookout
@@ -44,9 +47,10 @@ from penstock.workers.rooms import Rooms
 from penstock.workers.served_models import ServedModels
 from penstock.workers.server_watch import ServerWatch
 from penstock.workers.slots import END_S, Slots
-from penstock.workers.stalls import Stalls
 from penstock.workers.store_waits import StoreWaits
 
+#: Seconds for which stalls are remembered, longer than any limit that they are counted against.
+KEPT_S = 3600.0
 #: Seconds between two health checks of the worker.
 WATCH_EVERY_S = 1.0
 #: Seconds without a claim attempt, with a free slot, after which a worker counts as stuck; its stalls do not count.
@@ -68,6 +72,34 @@ _TROUBLES = {
 log = structlog.get_logger(__name__)
 
 
+class Stalls:
+    """Times in which this process did not run: it was stopped, or its machine had no processor time for it.
+
+    A thread that sends ticks every `every_s` seconds while the process runs finds them. A thread that stands still in a
+    process that runs is stuck; a thread that stands still with its process is not, and its worker must not be replaced.
+    All times are seconds of the monotonic clock. Not safe for several threads.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._ticked_at: float | None = None
+        #: Begin and end of each stall, oldest first.
+        self._stalls: deque[tuple[float, float]] = deque()
+
+    def tick(self, at: float) -> None:
+        """Note that the process runs; the time since the last tick, less `every_s`, was a stall."""
+        if self._ticked_at is not None and at - self._ticked_at > self._every_s:
+            self._stalls.append((self._ticked_at + self._every_s, at))
+        self._ticked_at = at
+        while self._stalls and self._stalls[0][1] < at - KEPT_S:
+            self._stalls.popleft()
+
+    def lived_s(self, seconds: float, *, at: float) -> float:
+        """Return how much of the last seconds the process ran, that is, without its stalls."""
+        begun = at - seconds
+        return seconds - sum(min(at, end) - max(begun, start) for start, end in self._stalls if end > begun)
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """The parts of a worker process, apart from Celery."""
@@ -76,7 +108,6 @@ class Worker:
     slots: Slots
     heartbeat: Heartbeat
     engine: BatchingEngine
-    head_start: HeadStart = field(default_factory=HeadStart)
     #: Set when the last job has ended.
     ended: threading.Event = field(default_factory=threading.Event)
     #: Times in which this process did not run, counted by `watch`.
@@ -169,7 +200,7 @@ def open_worker(
     engine = BatchingEngine(
         Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers
     )
-    heartbeat, served, head_start = Heartbeat(store), ServedModels(), HeadStart()
+    heartbeat, served = Heartbeat(store), ServedModels()
     objects = objects or open_own_store(settings)
     waits = StoreWaits(objects, settings.store_wait_s)
     places = Places(settings.slots, settings.fetch_slots)
@@ -190,16 +221,15 @@ def open_worker(
         described = describing(settings, served, engine)
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,
-            listen=partial(bells.listen, store), run_both=store.run_both,
-            on_job_ended=head_start.end, places=places,
+            places=places,
         )  # fmt: skip
         watch = ServerWatch(served, Runners.installed().check, slots.wake)
         preparation = Preparation(
             served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,
-            awaited=lambda: store.run(catalogues.awaited(settings.queues)), head_start=head_start, watch=watch,
+            awaited=lambda: store.run(catalogues.awaited(settings.queues)), watch=watch,
         )  # fmt: skip
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
-        worker = Worker(settings, slots, heartbeat, engine, head_start)
+        worker = Worker(settings, slots, heartbeat, engine)
         lookout = Lookout(store, settings.queues, slots.notice)
         slots.start()
         lookout.start()
@@ -215,6 +245,32 @@ def open_worker(
             heartbeat.close()
             processing.close()
             engine.close()
+
+
+def describing(settings: Settings, served: ServedModels, engine: BatchingEngine) -> Callable[[bool], WorkerState]:
+    """Return a function that describes the worker's state; its argument is True while the worker drains."""
+    started_s = time.time()
+
+    def describe(draining: bool) -> WorkerState:
+        loaded, batches, kept = engine.loaded(), engine.batch_sizes(), engine.kept_bytes()
+        return WorkerState(
+            host=socket.gethostname(),
+            started_s=started_s,
+            queues=settings.queues,
+            slots=settings.slots,
+            device=device_name(),
+            draining=draining,
+            device_busy=engine.busy_share(),
+            models=tuple(
+                ServedModel(
+                    entry.name, entry.ready, entry.name in loaded, batches.get(entry.name), kept.get(entry.name)
+                )
+                for entry in sorted(served.entries(), key=lambda entry: entry.name)
+                if entry.problem is None
+            ),
+        )
+
+    return describe
 
 
 def io_pool(settings: Settings) -> IOPool:
@@ -258,16 +314,14 @@ def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
     configure(settings.log_level)
     hear_prints()
     log.info("worker.starting")
-    code, hint = 0, later.LaterHints(settings)
-    with Signals() as signals, open_worker(settings, store, hint=hint.send, **others) as worker:
+    hints = HintSender(settings.redis_address)
+    with Signals() as signals, open_worker(settings, store, hint=hints.send, **others) as worker:
         threading.Thread(
-            target=worker.drain_when, args=(signals.once,), kwargs={"stop": later.stop}, daemon=True
+            target=worker.drain_when, args=(signals.once,), kwargs={"stop": consumer.stop}, daemon=True
         ).start()
         threading.Thread(target=worker.watch, kwargs=_ends(), daemon=True).start()
         log.info("worker.started", worker=worker.slots.worker, slots=settings.slots, queues=settings.queues)
-        worker.head_start.wait()
-        if not worker.slots.draining:
-            code = later.consumer().consume(settings, worker.slots)
+        code = consumer.consume(settings, worker.slots)
         worker.slots.drain()
     store.close()
     return code

@@ -1,4 +1,4 @@
-"""The attempts that run in this worker, and the one thread that renews their leases."""
+"""An attempt: one claimed job while it runs, with its progress, waits, metrics and counted resources."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
-from penstock.errors import Canceled, Drained, Fenced, Interruption, JobStoreError
-from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, Usage
+from penstock.errors import Fenced, Interruption
+from penstock.jobs import Artifact, Claim, Phase, Progress, Usage
 from penstock.processors.base import Output, Prompt
-from penstock.storage.journal.journal import RunLast
-from penstock.storage.redis import job_logs, records
+from penstock.storage.redis import records
 from penstock.workers.artifacts import Preview
 from penstock.workers.job_log import AttemptLog
-from penstock.workers.usage_counts import Counted
 
-#: Seconds between two heartbeats of an attempt: often enough for a smooth progress bar and a quick cancel.
-BEAT_S = 1.0
 #: Characters of partial text sent to a job's followers, at most. The result always holds the whole text.
 MAX_SENT_CHARS = 4_000_000
 #: Characters of partial text sent at once, at most: 64 kB as JSON, unless most characters need escapes.
@@ -36,10 +30,45 @@ STORE_AWAY = "waiting for the object store"
 NO_SLOT = "waiting for a free slot, with its media fetched"
 #: Rounding tolerance in units of progress: a sum of shares in floats may lie slightly below a whole number.
 _ROUNDING = 1e-6
-#: Shortest time between two heartbeats, in seconds: a short job changes its phase often.
-SOON_S = 0.25
+#: Inputs that are an image, tile or frame: the cost of their prompts is in pixels.
+_IMAGES = ("pixels", "image")
+_TOKENS_IN, _TOKENS_OUT = "input_ids", "token_ids"
 
-log = structlog.get_logger(__name__)
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The tokens and pixels of an attempt so far; None for a unit that the attempt has not used."""
+
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    pixels: int | None = None
+
+    def prompt(self, prompt: Prompt) -> Counted:
+        """Return the counts after a further prompt."""
+        found = self
+        if _TOKENS_IN in prompt.data:
+            found = replace(found, tokens_in=(self.tokens_in or 0) + len(prompt.data[_TOKENS_IN]))
+        if any(name in prompt.data for name in _IMAGES):
+            found = replace(found, pixels=(self.pixels or 0) + prompt.cost)
+        return found
+
+    def output(self, output: Output) -> Counted:
+        """Return the counts after a further final output."""
+        if _TOKENS_OUT not in output.data:
+            return self
+        return replace(self, tokens_out=(self.tokens_out or 0) + len(output.data[_TOKENS_OUT]))
+
+    def result(self, data: Mapping[str, Any] | None) -> Counted:
+        """Return the counts of a finished job: those that its result states win, because its text may end earlier."""
+        stated = (data or {}).get("usage")
+        if not isinstance(stated, Mapping):
+            return self
+        tokens_in, tokens_out = stated.get("prompt_tokens"), stated.get("completion_tokens")
+        return replace(
+            self,
+            tokens_in=tokens_in if isinstance(tokens_in, int) else self.tokens_in,
+            tokens_out=tokens_out if isinstance(tokens_out, int) else self.tokens_out,
+        )
 
 
 class Attempt:
@@ -95,8 +124,6 @@ class Attempt:
         self._sent_chars = 0
         #: Held while text is sent: parts must arrive in order.
         self.sending = threading.Lock()
-        #: Runs the last command of the attempt [as any other].
-        self.run_last: RunLast | None = None
         #: Prompts done by earlier attempts.
         self._done_before = 0
         #: Prompts done by this attempt, with the finished shares of the others.
@@ -161,11 +188,6 @@ class Attempt:
                 self._slot_waited_s += time.monotonic() - self._slot_awaited_since
             self._slot_awaited_since = time.monotonic() if waits else None
         self._on_news()
-
-    @property
-    def age_s(self) -> float:
-        """The seconds since the attempt's start."""
-        return time.monotonic() - self._begun_s
 
     @property
     def waits(self) -> bool:
@@ -257,9 +279,14 @@ class Attempt:
             self._previews_bytes += len(preview.image) if preview else 0
             return preview
 
-    def timed(self, what: str) -> AbstractContextManager[None]:
-        """Return a context manager that adds the duration of its block, in seconds, to a metric."""
-        return _Timed(self.add_seconds, what)
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Add the duration of the block, in seconds, to a metric."""
+        begun_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add_seconds(what, time.monotonic() - begun_s)
 
     def add_seconds(self, what: str, seconds: float) -> None:
         """Add seconds to a metric."""
@@ -328,166 +355,3 @@ class Attempt:
     def _count(self, done: int) -> None:
         """Set the progress, which never decreases. The lock must be held."""
         self.progress = replace(self.progress, done=max(done, self.progress.done))
-
-
-class _Timed:
-    """A block that adds its duration in seconds to a metric. As generators, the blocks of a job would cost it 20 us."""
-
-    __slots__ = ("_add", "_begun_s", "_what")
-
-    def __init__(self, add: Callable[[str, float], None], what: str) -> None:
-        self._add, self._what = add, what
-
-    def __enter__(self) -> None:
-        self._begun_s = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._add(self._what, time.monotonic() - self._begun_s)
-
-
-class Heartbeat:
-    """Renews the leases of all attempts from one thread, and stops attempts that are canceled or lost."""
-
-    def __init__(self, store: records.Runs) -> None:
-        self._store = store
-        self._attempts: dict[tuple[JobKey, int], Attempt] = {}
-        self._lock = threading.Lock()
-        self._news = threading.Event()
-        self._ended = threading.Event()
-        self._draining = threading.Event()
-        self._thread = threading.Thread(target=self._beat_until_end, name="heartbeat", daemon=True)
-        self._thread.start()
-
-    @contextmanager
-    def watching(self, attempt: Attempt) -> Iterator[None]:
-        """Renew the attempt's lease while the block runs. An attempt that begins after `drain` is stopped at once."""
-        name = (attempt.claim.key, attempt.claim.fence)
-        with self._lock:
-            self._attempts[name] = attempt
-        if self._draining.is_set():
-            attempt.stop(Drained())
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._attempts[name]
-
-    def hasten(self) -> None:
-        """Send the next heartbeat soon: an attempt has news."""
-        if not self._news.is_set():  # `set` takes a lock that the other slots want too
-            self._news.set()
-
-    def send_news(self, attempt: Attempt) -> None:
-        """Send the unsent text and the latest preview to the job's followers.
-
-        Without Redis, followers get the text at the end, and no preview.
-        """
-        with attempt.sending:
-            if (preview := attempt.preview()) is not None:
-                self._send_preview(attempt, preview)
-            while (part := attempt.next_text())[1]:
-                if not self._send_text(attempt, *part):
-                    return
-
-    def send_lines(self, attempt: Attempt, *, last: bool) -> None:
-        """Store the lines of the processor and the runner; the `last` time with the latest of all. May lose them."""
-        with attempt.sending:
-            while (part := attempt.lines.next_part(last=last)) is not None:
-                rows = [(line.at_s, line.source, line.level, line.text) for line in part.lines]
-                try:
-                    held = self._store.run(job_logs.store_lines(attempt.claim, part.number, rows, cut=part.cut))
-                except JobStoreError:
-                    log.warning("lines.not_stored", job=str(attempt.claim.key))
-                    return
-                attempt.lines.stored()
-                if not held:
-                    return
-
-    def beat(self, attempt: Attempt) -> None:
-        """Renew an attempt's lease now, and store its progress."""
-        if not attempt.lost:
-            self._beat(attempt)
-
-    def drain(self) -> None:
-        """Stop every attempt; their jobs return to the queue."""
-        self._draining.set()
-        for attempt in self._running():
-            attempt.stop(Drained())
-
-    def stuck_s(self) -> float:
-        """Return the longest time, in seconds, that an attempt has run on since it lost its job."""
-        now = time.monotonic()
-        lost = [a.stopped_at for a in self._running() if a.lost and a.stopped_at is not None]
-        return max((now - at for at in lost), default=0.0)
-
-    def release_left(self) -> int:
-        """Put the jobs of all running attempts back into their queues; return the number of these attempts."""
-        left = self._running()
-        for attempt in left:
-            try:
-                self._store.run(records.release(attempt.claim, attempt.phases))
-            except JobStoreError:
-                log.warning("release.failed", job=str(attempt.claim.key))  # the lease ends by itself
-        return len(left)
-
-    def wait_for_drain(self, timeout_s: float) -> bool:
-        """Wait for at most `timeout_s`; return True once the worker drains."""
-        return self._draining.wait(timeout_s)
-
-    def close(self) -> None:
-        """Stop renewing leases."""
-        self._ended.set()
-        self._news.set()
-        self._thread.join()
-
-    def _running(self) -> list[Attempt]:
-        with self._lock:
-            return list(self._attempts.values())
-
-    def _beat_until_end(self) -> None:
-        while not self._ended.wait(SOON_S):
-            self._news.wait(BEAT_S - SOON_S)
-            self._news.clear()
-            for attempt in self._running():
-                if attempt.age_s < SOON_S:
-                    continue  # its lease is fresh, and most short jobs end before anybody looks
-                self.beat(attempt)
-                if not attempt.lost:
-                    self.send_news(attempt)
-                    self.send_lines(attempt, last=False)
-
-    def _send_text(self, attempt: Attempt, at: int, text: str) -> bool:
-        try:
-            held = self._store.run(records.stream_text(attempt.claim, text, at=at))
-        except JobStoreError:
-            log.warning("text.not_sent", job=str(attempt.claim.key))
-            return False
-        attempt.sent(text)
-        return held
-
-    def _send_preview(self, attempt: Attempt, preview: Preview) -> None:
-        try:
-            self._store.run(records.show_preview(attempt.claim, preview.name, preview.media_type, preview.image))
-        except JobStoreError:
-            log.warning("preview.not_sent", job=str(attempt.claim.key))
-
-    def _beat(self, attempt: Attempt) -> None:
-        try:
-            answer = self._store.run(_state(attempt))
-        except JobStoreError:
-            # The lease may expire meanwhile; then the fence rejects later writes of this attempt.
-            log.warning("heartbeat.failed", job=str(attempt.claim.key))
-            return
-        if answer == "cancel":
-            attempt.stop(Canceled())
-        elif answer == "lost":
-            attempt.stop(Fenced())
-
-
-def _state(attempt: Attempt) -> records.Command[str]:
-    waits_for = attempt.message
-    progress = attempt.shown if waits_for is None else replace(attempt.shown, message=waits_for)
-    return records.heartbeat(
-        attempt.claim, attempt.phase, progress, checkpoints=attempt.checkpoints, waited_s=attempt.idle_s,
-        phases=attempt.phases,
-    )  # fmt: skip

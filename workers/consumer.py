@@ -1,7 +1,4 @@
-"""The consumer of hints: Celery, which lends its threads to a worker's slots.
-
-A worker polls for its first job. Celery is imported afterwards, because that takes as long as a small job.
-"""
+"""The consumer of hints: Celery, whose threads run a worker's slots."""
 
 from __future__ import annotations
 
@@ -15,11 +12,10 @@ from celery.worker import state
 from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.models import read_catalogue
-from penstock.queue import TIMEOUT_S, celery_queue, celery_settings, visibility_timeout_s
+from penstock.queue import TASK, TIMEOUT_S, celery_queue, celery_settings, visibility_timeout_s
 from penstock.storage.redis.identity import writable
 from penstock.storage.redis.records import JobStore
 from penstock.workers.slots import Slots
-from penstock.workers.tasks import register
 
 #: Seconds between two questions to a Redis that refuses writes.
 ASK_EVERY_S = 1.0
@@ -46,6 +42,18 @@ def consume(settings: Settings, slots: Slots) -> int:
 def stop() -> None:
     """Stop Celery, as its own signal handler would."""
     state.should_stop = 0
+
+
+def register(app: Celery, slots: Slots) -> None:
+    """Register the task that runs the slots' work on each hint.
+
+    A hint that finds no free slot waits for one. If it were dropped, the next claim would send another in its place:
+    that took a fifth of a busy worker's time.
+    """
+
+    @app.task(name=TASK, shared=False)  # type: ignore[untyped-decorator]  # Celery has no types
+    def work(queue: str) -> int:
+        return slots.work(queue, patient=True)
 
 
 def _no_handlers(_worker: object) -> None:

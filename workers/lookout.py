@@ -1,4 +1,4 @@
-"""The lookout: finds lost leases and waiting jobs from each worker, so that neither waits for a keeper or a hint.
+"""The requeue poller: each worker finds lost leases and waiting jobs, so that neither waits for a keeper or a hint.
 
 The keeper has both duties too. A job whose worker died is back in its queue about a second after its lease ended while
 any keeper or worker lives, and a free slot claims it within a second, also when the hint for it was lost.
@@ -14,14 +14,14 @@ import structlog
 from penstock.errors import JobStoreError
 from penstock.storage.redis import queues, records
 
-#: Seconds between two looks: half of the time within which a free slot claims a waiting job.
+#: Seconds between two polls: half of the time within which a free slot claims a waiting job.
 EVERY_S = 0.5
 
 log = structlog.get_logger(__name__)
 
 
 class Lookout:
-    """Looks every `EVERY_S` seconds, in a thread of its own. It is silent while Redis does not answer."""
+    """Polls every `EVERY_S` seconds, in a thread of its own. It logs nothing while Redis does not answer."""
 
     def __init__(self, store: records.Runs, served: Collection[str], notice: Callable[[str], None]) -> None:
         """`notice` is called with each of the `served` queues that has waiting jobs; it must not block."""
@@ -32,16 +32,16 @@ class Lookout:
         self._thread = threading.Thread(target=self._look_until_end, name="lookout", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._ended.set()
         self._thread.join()
 
     def look(self) -> None:
-        """Put jobs whose lease has ended back into their queues, and notice the queues with waiting jobs."""
+        """Poll once: requeue jobs whose lease has ended, and call `notice` for the queues with waiting jobs."""
         swept = self._store.run(records.sweep())
         if swept.requeued:
             log.info("lookout.swept", requeued=swept.requeued)
@@ -55,5 +55,5 @@ class Lookout:
                 self.look()
             except JobStoreError:  # claims and heartbeats log it
                 continue
-            except Exception:  # the next look may succeed, and the thread must not end
+            except Exception:  # the next poll may succeed, and the thread must not end
                 log.exception("lookout.failed")

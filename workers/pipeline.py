@@ -28,27 +28,27 @@ from penstock.intake.guard import GuardedClient
 from penstock.intake.media import fetch_for_job
 from penstock.intake.references import pointing_to
 from penstock.intake.submissions import check_tensors
-from penstock.jobs import TERMINAL, Claim, Phase, State
+from penstock.jobs import TERMINAL, Claim, Phase, QueueMode, State
 from penstock.listening import listening
 from penstock.models import Model, linked_documents, media_by_range, media_references, media_to_share
 from penstock.processors.base import Divisible, Output, Prompt, finding_name
 from penstock.request_defaults import defaults_of
-from penstock.storage.journal import journal
+from penstock.storage.journal import journal, queue_modes, usage_ledger
 from penstock.storage.journal.environments import Environments
-from penstock.storage.journal.journal import Ended, Flow, Journal, RunLast
+from penstock.storage.journal.journal import Ended, Flow, Journal
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis import records
+from penstock.storage.redis import queues, records
 from penstock.storage.redis.fetch_hosts import is_on_the_web
 from penstock.storage.redis.parts import Division, split
 from penstock.workers.artifacts import upload
-from penstock.workers.attempts import Attempt, Heartbeat
+from penstock.workers.attempts import Attempt
 from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
 from penstock.workers.division import PartLimits
 from penstock.workers.engine.base import Engine
 from penstock.workers.engine.kinds import machine_kind
+from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.input_digests import InputDigests
 from penstock.workers.job_media import HELD_BYTES, JobMedia
-from penstock.workers.older_redis import catch_up
 from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.places import Places
 from penstock.workers.processing import Processed, Processing, Work
@@ -62,8 +62,6 @@ from penstock.workers.store_waits import StoreWaits
 
 #: Seconds between two tries to report an attempt's outcome to Redis. The artifacts are stored by then.
 COMPLETE_RETRY_S = 1.0
-#: Seconds of an attempt whose last command may go with the next claim of its slot.
-QUICK_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -104,10 +102,9 @@ class Pipeline:
         """The cache of results of earlier jobs."""
         return ResultCache(self.journal, self.settings.retention_s)
 
-    def run(self, claim: Claim, run_last: RunLast | None = None) -> None:
-        """Run one attempt to its end. Never raises. `run_last` runs the last command of a short one [as any other]."""
+    def run(self, claim: Claim) -> None:
+        """Run one attempt to its end. Never raises."""
         attempt = Attempt(claim, on_news=self.heartbeat.hasten)
-        attempt.run_last = run_last
         ids = claim.log_ids
         with (
             self.heartbeat.watching(attempt),
@@ -368,7 +365,7 @@ class Pipeline:
         with self.waits.wait(attempt) as wait:
             while True:
                 lost = attempt.lost
-                ended = self._try(end(), attempt)
+                ended = self._try(end())
                 if isinstance(ended, Ended):
                     return ended
                 pause_s = wait.failed(ended) if isinstance(ended, ObjectStoreUnavailable) else COMPLETE_RETRY_S
@@ -377,11 +374,9 @@ class Pipeline:
                 if self.heartbeat.wait_for_drain(pause_s):
                     raise Drained
 
-    def _try(self, end: Flow[Ended], attempt: Attempt) -> Ended | PenstockError:
-        # What follows the last command delays the job that is claimed with it, whose lease nobody renews meanwhile.
-        quick = attempt.age_s < QUICK_S and not attempt.has_saved and attempt.fingerprint is None
+    def _try(self, end: Flow[Ended]) -> Ended | PenstockError:
         try:
-            return Journal(self.store, self.objects, attempt.run_last if quick else None).run(end)
+            return self.journal.run(end)
         except JobGone:
             return Ended("fenced", visible=False)
         except PenstockError as error:
@@ -403,6 +398,22 @@ class Pipeline:
             self.objects.delete_prefix(claim.prefix)
         except ObjectStoreUnavailable:
             log.warning("artifacts.not_deleted", prefix=claim.prefix)
+
+
+def catch_up(both_stores: Journal, claim: Claim) -> None:
+    """Bring the record of a claimed job, and the modes of the queues, up to date; `Drained` where its queue is paused.
+
+    A Redis that has started anew may have older data: a copy of its log, or the data of a replica that lacks writes.
+    Until a keeper has compared all jobs with the object store, which may take minutes, each claimed one is looked up
+    there. Afterwards a heartbeat shows whether the attempt still holds the job. A job without manifests stays as it is,
+    and so does one whose deletion is no longer stored.
+    """
+    both_stores.run(queue_modes.restore())
+    modes = both_stores.store.run(queues.modes()) or {}
+    if modes.get(claim.submission.queue) == QueueMode.PAUSED:
+        raise Drained("the queue was paused, but Redis has older data")
+    if claim.durable and not both_stores.run(journal.catch_up(claim.job)):
+        usage_ledger.fold_all(both_stores.store, both_stores.objects, [claim.job.tenant])
 
 
 def _timed_prompts(attempt: Attempt, prompts: Iterator[Prompt]) -> Iterator[Prompt]:

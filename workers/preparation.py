@@ -1,8 +1,7 @@
 """Preparing a worker's models: fetch their files, check their processors in other processes, warm them up.
 
-Models for which jobs wait come first, and the others after the first job, whose processor time they would take. The
-weights of the first are loaded while their processors are checked; and where an earlier worker has warmed the same
-model up, the first job takes the place of the dummy request.
+Models for which jobs wait come first. Their weights are loaded while their processors are checked; and where an
+earlier worker has warmed the same model up, the first job takes the place of the dummy request.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from penstock.processors.registry import unusable
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.workers.engine.base import Engine
 from penstock.workers.engine.runners import Runners
-from penstock.workers.head_start import HeadStart
 from penstock.workers.outcomes import to_penstock_error
 from penstock.workers.processing import Processing
 from penstock.workers.served_models import ServedModels
@@ -55,12 +53,12 @@ class Preparation:
     def __init__(
         self, served: ServedModels, processing: Processing, engine: Engine, folder: Path, *, localise: Localise,
         on_news: Callable[[], None], awaited: Callable[[], Mapping[str, CatalogueEntry]] = dict,
-        head_start: HeadStart | None = None, watch: ServerWatch | None = None, fetch_again_s: float = FETCH_AGAIN_S,
+        watch: ServerWatch | None = None, fetch_again_s: float = FETCH_AGAIN_S,
     ) -> None:  # fmt: skip
         """`folder` is scratch space for warm-ups; `on_news` is called when a model's entry changes.
 
-        `awaited` returns the models for which jobs wait, with the latest entries of earlier workers. Other models wait
-        for the end of `head_start`. `watch` gets the models for which a server computes: they need no warm-up.
+        `awaited` returns the models for which jobs wait, with the latest entries of earlier workers. `watch` gets the
+        models for which a server computes: they need no warm-up.
         """
         self._served = served
         self._processing = processing
@@ -70,7 +68,6 @@ class Preparation:
         self._on_news = on_news
         self._fetch_again_s = fetch_again_s
         self._find_awaited = awaited
-        self._head_start = head_start or HeadStart(job_s=0)
         self._watch = watch
         #: Models for which jobs waited at the start, with their earlier entries.
         self._awaited: Mapping[str, CatalogueEntry] = {}
@@ -99,7 +96,6 @@ class Preparation:
     def end(self) -> None:
         """Stop, and wait until every step that can be stopped has ended."""
         self._ended.set()
-        self._head_start.end()
         self._thread.join()
         self._loads.shutdown(cancel_futures=True)
 
@@ -108,9 +104,6 @@ class Preparation:
             self._awaited = self._find_awaited()
         urgent = [model for model in self._first if model.name in self._awaited]
         self._prepare_all(urgent, fetch=False)
-        if self._served.ready():
-            self._head_start.run(self._others_are_awaited)
-        self._head_start.end()
         self._prepare_all([model for model in self._first if model not in urgent], fetch=False)
         while self._later and not self._ended.is_set():
             waiting, self._later = self._later, []
@@ -118,13 +111,6 @@ class Preparation:
                 self._prepare_all(waiting, fetch=True)
             if self._later:
                 self._ended.wait(self._fetch_again_s)
-
-    def _others_are_awaited(self) -> bool:
-        """Return True where jobs wait for models that are not prepared yet."""
-        with suppress(JobStoreError):
-            ready = self._served.ready()
-            return any(model.name in self._find_awaited().keys() - ready for model in self._first)
-        return False
 
     def _prepare_all(self, models: Iterable[Model], *, fetch: bool) -> None:
         """Check models, several at once so that a hanging processor blocks no other model; warm up the usable ones."""

@@ -28,7 +28,8 @@ from penstock.processors.base import Result
 from penstock.processors.registry import GROUP
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
-from penstock.storage.redis import results
+from penstock.storage.redis.fields import us
+from penstock.storage.redis.scripts import Command, query
 from penstock.workers.artifacts import Finished
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import Processed
@@ -51,7 +52,7 @@ class ResultCache:
     def find(self, tenant: str, fingerprint: str, folder: Path, *, check: Check) -> Processed | None:
         """Return the result of an equal job of the tenant, its artifacts copied into a new folder; None if missing."""
         try:
-            key = self.journal.store.run(results.recall(tenant, fingerprint))
+            key = self.journal.store.run(recall(tenant, fingerprint))
             job = None if key is None else self.journal.run(journal.read(key))
             if job is None or job.state is not State.SUCCEEDED:
                 return None
@@ -70,7 +71,7 @@ class ResultCache:
     def store_result(self, key: JobKey, fingerprint: str) -> None:
         """Store that a job, whose result is visible, has the result of this fingerprint."""
         try:
-            self.journal.store.run(results.remember(key, fingerprint, kept_s=self.kept_s))
+            self.journal.store.run(remember(key, fingerprint, kept_s=self.kept_s))
         except JobStoreError:
             log.warning("result.not_stored")
 
@@ -87,6 +88,18 @@ class ResultCache:
                 return None
             files[artifact.name] = Finished(path, artifact.content_type)
         return files
+
+
+def remember(key: JobKey, digest: str, *, kept_s: float) -> Command[str]:
+    """Store that a succeeded job has the result of this digest."""
+    return Command(
+        "add", {"op": "result", "tenant": key.tenant, "digest": digest, "id": key.id, "kept_us": us(kept_s)}, str
+    )
+
+
+def recall(tenant: str, digest: str) -> Command[JobKey | None]:
+    """Return the tenant's latest job with the result of this digest; the job may be purged."""
+    return query("result", lambda found: JobKey(tenant, found) if found else None, tenant=tenant, digest=digest)
 
 
 def fingerprint_of(

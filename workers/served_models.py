@@ -34,9 +34,6 @@ class ServedModels:
         self._lock = threading.Lock()
         self._entries: dict[str, CatalogueEntry] = {}
         self._runnable: dict[str, RunnableModel] = {}
-        #: Number of changes, and the names of `claimable` with their number of changes.
-        self._changes = 0
-        self._claimable: tuple[int, frozenset[str]] = -1, frozenset()
         #: Names of the models that stay in preparation although their entries have a problem.
         self._again: set[str] = set()
         self._fetching = threading.Event()
@@ -53,7 +50,6 @@ class ServedModels:
             self._set_entry(entry)
             if runnable is not None:
                 self._runnable[model.name] = runnable
-                self._changes += 1
 
     def update(self, name: str, **changes: Any) -> None:
         """Change a model's entry: `ready`, or a `problem`."""
@@ -89,12 +85,8 @@ class ServedModels:
 
     def claimable(self) -> frozenset[str]:
         """Return the names under which jobs of the ready models wait, and parts of jobs for this kind of machine."""
-        changes, (known, names) = self._changes, self._claimable
-        if changes != known:
-            ready, runnable = self.ready(), self.runnable()
-            names = ready.union(part_lane(name, machine_kind(runnable[name].model)) for name in ready & runnable.keys())
-            self._claimable = changes, names
-        return names
+        ready, runnable = self.ready(), self.runnable()
+        return ready.union(part_lane(name, machine_kind(runnable[name].model)) for name in ready & runnable.keys())
 
     def preparing(self) -> bool:
         """Return True while a model is fetched, waits for another try to fetch it, is checked or warmed up.
@@ -128,4 +120,3 @@ class ServedModels:
             entry = entry.model_copy(update={"ready": False})
             self._runnable.pop(entry.name, None)
         self._entries[entry.name] = entry
-        self._changes += 1

@@ -16,32 +16,12 @@ _LIBRARIES = (
 )  # fmt: skip
 #: Libraries in C, by the module and its attribute with their version.
 _INSIDE = {"gdal": ("rasterio", "__gdal_version__"), "proj": ("pyproj", "proj_version_str")}
-#: The names of the versions of each module.
-_NAMES = {
-    module: {name for name in (*_LIBRARIES, *_INSIDE) if module == _INSIDE.get(name, (name,))[0]}
-    for module in _LIBRARIES
-}
 #: Names and characters of a version that another process sends, at most.
 _MAX_NAMES, _MAX_CHARS = 50, 100
 
 
-#: The modules that were loaded at the latest look, and the versions that all of them had.
-_latest: tuple[tuple[str, ...], dict[str, str]] = (), {}
-
-
 def loaded_software() -> dict[str, str]:
     """Return the versions of Penstock, of Python and of the libraries that this process has loaded, by name."""
-    global _latest
-    loaded, latest = tuple(name for name in _LIBRARIES if name in sys.modules), _latest
-    if loaded == latest[0] and latest[1]:
-        return dict(latest[1])
-    found = _versions()
-    if all(_NAMES[name] <= found.keys() for name in loaded):  # else a module is still being imported, or has no version
-        _latest = loaded, found
-    return dict(found)
-
-
-def _versions() -> dict[str, str]:
     modules = sys.modules
     versions = {name: _text(modules[name], "__version__") for name in _LIBRARIES if name in modules}
     versions |= {name: _text(modules[module], at) for name, (module, at) in _INSIDE.items() if module in modules}

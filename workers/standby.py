@@ -1,16 +1,20 @@
 """A standby: a process that has imported what a worker needs, and becomes a worker when it gets its orders.
 
-Until then it connects to no store, loads no model and touches no device: the orders name the device. It ends with the
-supervisor, whose end of its standard input closes.
+The orders are one line of JSON on its standard input: the worker's id, the file of its log, and the variables of its
+environment. Until then the standby connects to no store, loads no model and touches no device: the variables name the
+device. It ends with the supervisor, whose end of its standard input closes.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -21,7 +25,6 @@ from penstock.storage.checks import await_durable_redis
 from penstock.workers import app
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io.pool import IOPool
-from penstock.workers.orders import Orders
 
 #: Modules that a worker imports when it starts to listen, besides those of its models.
 MODULES = ("celery.worker.consumer", "celery.concurrency.thread", "kombu.transport.redis")
@@ -40,14 +43,15 @@ def main(settings: Settings) -> int:
         processing.close()
         return 1
     log.info("standby.ready", pid=os.getpid())
-    orders = Orders.read(sys.stdin.buffer)
-    if orders is None:
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):  # the supervisor has ended
         processing.close()
         return 0
+    orders = json.loads(line)
     obey(orders, processing)
-    settings = load_settings(idle_exit_s=orders.idle_exit_s)
+    settings = load_settings()
     await_durable_redis(settings)
-    return app.main(settings, orders.worker, processing=processing)
+    return app.main(settings, orders["worker"], processing=processing)
 
 
 def prepare(settings: Settings, processing: IOPool) -> None:
@@ -66,18 +70,18 @@ def prepare(settings: Settings, processing: IOPool) -> None:
             processing.server.preload(processor)
 
 
-def obey(orders: Orders, processing: IOPool) -> None:
+def obey(orders: Mapping[str, Any], processing: IOPool) -> None:
     """Set this process, and its fork server, up as those of a worker that was started with these orders."""
-    os.environ.update(orders.variables)
+    os.environ.update(orders["variables"])
     for name, flags, descriptors in (
         (os.devnull, os.O_RDONLY, (0,)),
-        (orders.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, (1, 2)),
+        (orders["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, (1, 2)),
     ):
         opened = os.open(name, flags, 0o600)
         for descriptor in descriptors:
             os.dup2(opened, descriptor)
         os.close(opened)
-    log.info("standby.ordered", worker=orders.worker)
+    log.info("standby.ordered", worker=orders["worker"])
     with suppress(PenstockError):  # a fork server that has ended is replaced by one that logs here
         processing.server.log_to(2)
 

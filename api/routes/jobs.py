@@ -206,8 +206,8 @@ async def delete_job(key: Key, api: Api) -> Response:
 
 async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
     """Return the job when it has ended or after `wait_s` (60 s at most); `NotReady` when the server stops."""
-    async with api.jobs.end(key) as end:
-        return await _end_of(api, await api.journal.run(journal.read(key)), end, wait_s)
+    async with api.jobs.changes(key) as changes:
+        return await _end_of(api, await api.journal.run(journal.read(key)), changes, wait_s)
 
 
 async def submit_and_wait(
@@ -215,20 +215,19 @@ async def submit_and_wait(
 ) -> Submitted:
     """Return a submission, with the job at its end or after `wait_s` (60 s at most); None: do not wait.
 
-    Raises `NotReady` when the server stops. The job is read once more if it ends in time: its end is watched from
-    before the submission.
+    Raises `NotReady` when the server stops. The job's changes are watched from before the submission.
     """
     if wait_s is None:
         return await submitting
-    async with api.jobs.end(key) as end:
+    async with api.jobs.changes(key) as changes:
         submitted = await submitting
-        return replace(submitted, job=await _end_of(api, submitted.job, end, wait_s))
+        return replace(submitted, job=await _end_of(api, submitted.job, changes, wait_s))
 
 
-async def _end_of(api: Services, job: Job, end: Watch, wait_s: float) -> Job:
+async def _end_of(api: Services, job: Job, changes: Watch, wait_s: float) -> Job:
     deadline = time.monotonic() + min(wait_s, MAX_WAIT_S)
     while not job.status.terminal and (left_s := deadline - time.monotonic()) > 0:
-        await _woken(end, left_s)
+        await _woken(changes, left_s)
         job = await api.journal.run(journal.read(job.key))
     return job
 
@@ -394,9 +393,8 @@ async def submit_checked(api: Services, checked: Submission) -> Submitted:
 
 
 def send_hint(api: Services, submitted: Submitted) -> None:
-    """Send a hint for a submitted job, unless its worker was woken or a hint waits already."""
-    if submitted.hint:
-        api.hints.send(submitted.job.submission.queue)
+    """Send a hint for a submitted job."""
+    api.hints.send(submitted.job.submission.queue)
 
 
 def log_submitted(submitted: Submitted) -> None:

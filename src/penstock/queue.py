@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from penstock.redis_address import connect, parse_sentinels
 
-#: Name of the task in hints; `penstock.workers.tasks` defines it.
+#: Name of the task in hints; `penstock.workers.consumer` defines it.
 TASK = "penstock.work"
 #: Seconds to wait for a broker that does not respond.
 TIMEOUT_S = 2

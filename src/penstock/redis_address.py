@@ -23,6 +23,8 @@ from redis.retry import Retry
 SCHEME = "redis+sentinel"
 #: Port of a Sentinel whose address names none.
 DEFAULT_PORT = 26379
+#: Connections of an asyncio client, the one of its subscription among them.
+MAX_CONNECTIONS = 100
 #: Longest wait for a Sentinel; the next one is asked then.
 SENTINEL_TIMEOUT_S = 1.0
 _OF_SENTINELS = "sentinel_"
@@ -99,14 +101,21 @@ def connect(url: str, **options: Any) -> redis.Redis:
     return manager.master_for(found.service, **(options | dict(found.options)))  # type: ignore[no-any-return, no-untyped-call]
 
 
+class _SentinelPool(redis.asyncio.sentinel.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool):
+    """A pool of connections to the primary; callers wait while all connections are in use."""
+
+
 def connect_async(url: str, **options: Any) -> redis.asyncio.Redis:
-    """Return a client for asyncio; otherwise as `connect`."""
+    """Return a client for asyncio, whose callers wait while `MAX_CONNECTIONS` are in use; otherwise as `connect`."""
+    options = {"max_connections": MAX_CONNECTIONS, **options}
     found = parse_sentinels(url)
     if found is None:
-        return redis.asyncio.Redis.from_url(url, **options)
+        return redis.asyncio.Redis.from_pool(redis.asyncio.BlockingConnectionPool.from_url(url, **options))
     options_of_sentinels = _once(found, redis.asyncio.retry.Retry)
     manager = redis.asyncio.sentinel.Sentinel(found.hosts, sentinel_kwargs=options_of_sentinels)  # type: ignore[no-untyped-call]
-    client: redis.asyncio.Redis = manager.master_for(found.service, **(options | dict(found.options)))
+    client: redis.asyncio.Redis = manager.master_for(
+        found.service, connection_pool_class=_SentinelPool, **(options | dict(found.options))
+    )
     return client
 
 

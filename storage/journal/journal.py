@@ -47,16 +47,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
-    """A command after which neither its flow nor the flow's caller needs a store, whatever the reply."""
-
-    command: Command[Any]
-
-
-Step: TypeAlias = Command[Any] | Last | Callable[[ObjectStore], Any]
-#: Runs the last command of a flow.
-RunLast: TypeAlias = Callable[[Command[Any]], Any]
+Step: TypeAlias = Command[Any] | Callable[[ObjectStore], Any]
 Flow: TypeAlias = Generator[Step, Any, T]
 
 #: Seconds after which the keeper settles a reservation.
@@ -272,11 +263,9 @@ def shows_artifacts(claim: Claim) -> Flow[bool]:
 class Journal:
     """Performs flows for threads."""
 
-    def __init__(self, store: Runs, objects: ObjectStore, run_last: RunLast | None = None) -> None:
-        """`run_last` runs the last command of a flow [`store.run`]."""
+    def __init__(self, store: Runs, objects: ObjectStore) -> None:
         self.store = store
         self.objects = objects
-        self._run_last: RunLast = run_last or store.run
 
     def run(self, flow: Flow[T]) -> T:
         """Perform a flow and return its result; raise its errors unchanged."""
@@ -298,8 +287,6 @@ class Journal:
         match step:
             case Command():
                 return self.store.run(step)
-            case Last(command):
-                return self._run_last(command)
             case _:
                 return step(self.objects)
 
@@ -334,8 +321,6 @@ class AsyncJournal:
         match step:
             case Command():
                 return await self.store.run(step)
-            case Last(command):
-                return await self.store.run(command)
             case _:
                 return await asyncio.to_thread(step, self.objects)
 
@@ -362,25 +347,22 @@ def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -
     except ObjectExists:
         stored = yield from _objects(lambda objects: manifests.get_manifest(objects, submission.key))
     else:
-        made = done.job if done.created else None
-        confirmed = yield from _redis(records.confirm(submission.key, manifest.created_us, made=made))
-        return replace(done, job=confirmed.job, hint=confirmed.hint)
+        return replace(done, job=(yield from _redis(records.confirm(submission.key, manifest.created_us))))
     if stored.submission.fingerprint != submission.fingerprint:  # another request's job, which Redis had lost
         yield from _redis(records.unreserve(submission.key))
         yield from revive(submission.key)
         raise IdempotencyMismatch(f"job {submission.key.id} was made before, by a request with another body")
     job = yield from adopt(submission.key)  # the same request's job, which had ended before Redis lost it
     if job is None:  # the same request's open job, or our own put, whose reply was lost
-        job = (yield from _redis(records.confirm(submission.key, stored.created_us))).job
+        job = yield from _redis(records.confirm(submission.key, stored.created_us))
     return Submitted(job, created=done.created and stored == manifest)
 
 
 def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
     if (proposal := reply.proposal) is not None:
         stored = yield from _objects(lambda objects: manifests.put_outcome(objects, claim.key, proposal))
-        commit, shown = records.commit_end(claim.key, stored.text), stored.shows(claim)
-        yield Last(commit) if shown else commit
-        return Ended("ok", shown)
+        yield from _redis(records.commit_end(claim.key, stored.text))
+        return Ended("ok", stored.shows(claim))
     if reply.value in ("ok", "canceled"):
         return Ended("ok", succeeded and reply.value == "ok")
     # An earlier try of this attempt may have stored the outcome, whichever process committed it.

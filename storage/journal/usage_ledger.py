@@ -32,7 +32,7 @@ from penstock.jobs import JobKey
 from penstock.storage.journal.json_objects import LIMIT_BYTES
 from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis import records, usage
+from penstock.storage.redis import upkeep, usage
 from penstock.storage.redis.fields import dump
 from penstock.storage.redis.record import too_new
 from penstock.storage.redis.scripts import Command, Runs
@@ -145,7 +145,7 @@ def compact(
     _delete_replaced(store, objects, tenant, listed, sums)
     old = [each for each in stored if each.jobs and times[each.name] < before_s]
     steps = [step for step in old if not store.run(usage.job_usage([job.key for job in step.jobs]))]
-    if not steps or not store.run(records.alive()):
+    if not steps or not store.run(upkeep.alive()):
         return False
     later = {job.key for s in stored if s not in steps for job in s.jobs}
     total = _sum_of(tenant, 1 + max(numbers, default=0), steps, sums, counted_later=later)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import redis.asyncio
@@ -13,10 +13,6 @@ import structlog
 from redis import RedisError
 
 CHANNEL = "penstock:changes"
-#: Begins the message of a job's end, beside the message of each change: `ended:tenant/id`.
-ENDED = "ended:"
-#: Seconds after any other change at which a waiter for the end looks: older releases publish changes only.
-LOOK_S = 2.0
 #: Pause after a lost subscription. Waiters poll meanwhile: a missed change costs latency only.
 RECONNECT_S = 1.0
 CANCEL_EVERY_S = 0.1
@@ -54,28 +50,6 @@ class Watch:
         self._changed.set()
 
 
-class _Later:
-    """Wakes a watch some time after a change, once for all changes meanwhile."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._timer: asyncio.TimerHandle | None = None
-
-    def notify(self) -> None:
-        """Wake the watch `LOOK_S` later."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._ring)
-
-    def cancel(self) -> None:
-        """Do not wake the watch any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _ring(self) -> None:
-        self._timer = None
-        self._watch.notify()
-
-
 def of_tenant(tenant: str) -> str:
     """Return the name under which all changes of a tenant's jobs can be watched."""
     return f"{tenant}/"
@@ -86,45 +60,29 @@ class Changes:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
-        self._watches: dict[str, set[Watch | _Later]] = defaultdict(set)
+        self._watches: dict[str, set[Watch]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def watching(self, *names: str) -> AsyncIterator[Watch]:
         """Watch jobs `tenant/id`, a tenant's (`of_tenant`), and models `model:name` for their problems, here."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._listen())
         watch = Watch()
-        with self._held(dict.fromkeys(names, watch)):
-            yield watch
-
-    @asynccontextmanager
-    async def watching_end(self, job: str) -> AsyncIterator[Watch]:
-        """Watch the end of the job `tenant/id`. The watch may also wake before it, at most once in `LOOK_S`."""
-        watch = Watch()
-        later = _Later(watch)
+        for name in names:
+            self._watches[name].add(watch)
         try:
-            with self._held({ENDED + job: watch, job: later}):
-                yield watch
+            yield watch
         finally:
-            later.cancel()
+            for name in names:
+                self._watches[name].discard(watch)
+                if not self._watches[name]:
+                    del self._watches[name]
 
     async def close(self) -> None:
         """Stop listening."""
         if self._task is not None:
             await cancel_until_done(self._task)
-
-    @contextmanager
-    def _held(self, watches: Mapping[str, Watch | _Later]) -> Iterator[None]:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._listen())
-        for name, watch in watches.items():
-            self._watches[name].add(watch)
-        try:
-            yield
-        finally:
-            for name, watch in watches.items():
-                self._watches[name].discard(watch)
-                if not self._watches[name]:
-                    del self._watches[name]
 
     async def _listen(self) -> None:
         while True:

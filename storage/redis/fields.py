@@ -38,12 +38,9 @@ def fields(flat: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-
-
 def dump(value: Any) -> str:
     """Return a value as compact JSON."""
-    return _ENCODER.encode(value)
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def submission_to_json(submission: Submission) -> dict[str, Any]:

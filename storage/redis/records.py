@@ -5,7 +5,6 @@ The functions return commands: values that a `JobStore` or an `AsyncJobStore` ru
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from penstock import formats
-from penstock.batches import BatchKey
 from penstock.config import Settings
 from penstock.errors import (
     BatchClosed,
@@ -31,26 +29,14 @@ from penstock.errors import (
     UnknownJob,
     WorkerLost,
 )
-from penstock.jobs import (
-    Artifact,
-    Claim,
-    Delivery,
-    Job,
-    JobEvent,
-    JobKey,
-    Phase,
-    Progress,
-    State,
-    Submission,
-    Usage,
-)
+from penstock.jobs import Artifact, Claim, Delivery, Job, JobEvent, JobKey, Phase, Progress, State, Submission, Usage
 from penstock.reports import ErrorReport
 from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fetch_hosts import NOT_FULL, Full, hosts_in
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
 from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
-from penstock.storage.redis.views import view_of, viewed
+from penstock.storage.redis.views import view_of
 
 __all__ = ["AsyncJobStore", "Command", "JobStore", "Runs"]
 
@@ -64,16 +50,12 @@ PRIORITY_HEAD_START_S = 600
 GONE_S = 30 * 86_400
 #: Due rows of each index that one sweep reads.
 SWEEP_LIMIT = 500
-#: Records that one script purges: about 2 ms, in which no lease is renewed.
-FORGOTTEN_AT_ONCE = 50
 #: No limit, for a job that was accepted before.
 NO_LIMIT = -1
 #: Age in seconds of the oldest events that are delivered for a job that is created again: the time of all tries.
 ANNOUNCE_AGAIN_S = 3 * 86_400
 #: Seconds between two looks at a job whose parts run: it is put back in case that all of them are gone.
 LOOK_S = 60.0
-#: Values of a brief reply of `confirm`; a view has five.
-_BRIEF = 6
 #: Names of all fields of a record that this release knows.
 _FIELDS = " ".join(sorted(TABLE))
 #: Names of the counts in a `Usage`.
@@ -144,16 +126,6 @@ class Submitted:
 
     job: Job
     created: bool
-    #: False where no hint is needed, because one waits already or the job's worker is being woken.
-    hint: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """A job that may be claimed; `hint` as in `Submitted`."""
-
-    job: Job
-    hint: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +194,7 @@ def submit(
         fence=0, delivery=Delivery.NONE, media_bytes=submission.media_bytes, fetch_hosts=hosts_in(submission.input),
     )  # fmt: skip
     args: dict[str, Arg] = {
-        **_names(key), "record": {**_unknown(carried), **record},
+        **names_of(key), "record": {**_unknown(carried), **record},
         "priority_us": us(submission.priority * PRIORITY_HEAD_START_S),
         "max_tenant_jobs": limits.jobs_of(key.tenant), "max_queued": limits.max_queued,
         **limits.quotas_of(key.tenant).args,
@@ -233,59 +205,38 @@ def submit(
 def claim(
     queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
     models: Iterable[str], dry: bool = True, running_caps: Mapping[str, int] = MappingProxyType({}),
-    listens: Sequence[str] = (), listen_s: float = 0.0, full: Full = NOT_FULL,
+    full: Full = NOT_FULL,
 ) -> Command[tuple[Claim, ...]]:  # fmt: skip
     """Lease up to `n` waiting jobs of one model to a slot.
 
     The same slot and nonce get the same jobs again, so that a lost reply loses no job. A worker that runs other jobs is
     not `dry`, and gets no job on its last chance, because such a job runs alone. `running_caps` has the limits of
-    tenants whose limit is not `max_tenant_running`. A slot that gets no job listens for jobs of the queues `listens`,
-    if any, for `listen_s` (see `bells.py`). Jobs that would fetch media where the worker is `full` stay in the queue.
+    tenants whose limit is not `max_tenant_running`. Jobs that would fetch media where the worker is `full` stay in the
+    queue.
     """
     args: dict[str, Arg] = {
         "queue": queue, "slot": slot, "nonce": nonce, "n": n, "lease_us": us(lease_s), "worker": worker, "dry": dry,
         "max_tenant_running": max_tenant_running, "models": sorted(models), "caps": running_caps,
-        "version": formats.RUNS, "listens": list(listens), "listen_us": us(listen_s),
-        "fetches_none": full.all, "full_tenants": sorted(full.tenants), "full_hosts": sorted(full.hosts),
+        "version": formats.RUNS, "fetches_none": full.all,
+        "full_tenants": sorted(full.tenants), "full_hosts": sorted(full.hosts),
     }  # fmt: skip
     return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
 
 
-def confirm(key: JobKey, created_us: int, *, made: Job | None = None) -> Command[Confirmed]:
-    """Make a reservation claimable, after its manifest is stored. `UnknownJob` without a reservation.
-
-    `made` is the job as the same process reserved it: then Redis need not return its record. That reply lacks the place
-    in the queue where many models and tenants have jobs there.
-    """
-
-    def parse(reply: Any) -> Confirmed:
-        row, hint = known(reply)
-        if made is not None and len(row) == _BRIEF:
-            *outlook, revision, delivery = row
-            job = viewed(
-                made, *outlook, state=State.QUEUED, revision=revision, delivery=Delivery.read(delivery),
-                created_s=created_us / MICRO,
-            )  # fmt: skip
-            return Confirmed(job, bool(hint))
-        return Confirmed(view_of(*row), bool(hint))
-
-    return Command("confirm", {**_names(key), "created_us": created_us, "brief": True if made else None}, parse)
+def confirm(key: JobKey, created_us: int) -> Command[Job]:
+    """Make a reservation claimable, after its manifest is stored, and return the job; `UnknownJob` without one."""
+    return Command("confirm", {**names_of(key), "created_us": created_us}, lambda reply: view_of(*known(reply)))
 
 
 def unreserve(key: JobKey) -> Command[bool]:
     """Delete a reservation; False without one."""
-    return Command("unreserve", _names(key), bool)
-
-
-def reservations(age_s: float) -> Command[tuple[JobKey, ...]]:
-    """Return the older reservations that were not confirmed."""
-    return query("reservations", _keys, age_us=us(age_s), limit=SWEEP_LIMIT)
+    return Command("unreserve", names_of(key), bool)
 
 
 def commit(key: JobKey, outcome: str) -> Command[Job]:
     """Set a job's record to its stored outcome, once, and return the job; `JobGone` if it was purged."""
     args: dict[str, Arg] = {
-        **_names(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": _FIELDS,
+        **names_of(key), "outcome": outcome, "announce_within_us": us(ANNOUNCE_AGAIN_S), "names": _FIELDS,
     }  # fmt: skip
     return Command("commit", args, lambda reply: job_of(known(reply)))
 
@@ -294,48 +245,6 @@ def commit_end(key: JobKey, outcome: str) -> Command[None]:
     """Set a job's record to its stored outcome, as `commit`, without returning the job."""
     args = commit(key, outcome).args
     return Command("commit", {**args, "brief": True}, lambda reply: None if reply == "ok" else known(reply))
-
-
-def alive() -> Command[bool]:
-    """Return False where Redis was emptied since the last recovery ended."""
-    return query("alive", bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """The past of a server, by its own report."""
-
-    #: As of `alive`.
-    alive: bool
-    #: True where the jobs were compared with the object store since the server started, by a keeper that reads as much.
-    compared: bool
-    #: Id of the server's run: a restarted server or a promoted replica has another.
-    run: str
-
-
-def witness() -> Command[Witness]:
-    """Return the server's report of its past."""
-    return query("witness", lambda reply: Witness(bool(reply[0]), bool(reply[1]), reply[2]), reads=formats.READS)
-
-
-def compared(run: str) -> Command[bool]:
-    """Note that the jobs were compared with the object store in a run of the server; False in another run."""
-    return Command("note", {"op": "compared", "run": run, "reads": formats.READS}, bool)
-
-
-def stale(names: Sequence[tuple[JobKey | BatchKey, bool]]) -> Command[tuple[bool, ...]]:
-    """Return for each job or batch True if its record is missing or older than its manifests in the object store.
-
-    The bool in `names` is True if the end is stored. A record is older if it is a reservation, or if it has not ended
-    although the end is stored. Jobs and batches that were deleted get False.
-    """
-    rows = [["batch" if isinstance(key, BatchKey) else "job", key.tenant, key.id, ended] for key, ended in names]
-    return query("stale", lambda reply: tuple(map(bool, reply)), names=rows)
-
-
-def recovering(who: str, *, begin: bool) -> Command[bool]:
-    """Begin or end a recovery; False for an end that is not valid, because Redis was emptied again."""
-    return Command("note", {"op": "begin_recovery" if begin else "end_recovery", "who": who}, bool)
 
 
 def heartbeat(
@@ -349,30 +258,11 @@ def heartbeat(
     ends so much later. `phases` are the attempt's phases so far.
     """
     args: dict[str, Arg] = {
-        **_held(claim), **_progress(progress), "lease_us": us(claim.lease_s), "phase": phase.value,
+        **held_by(claim), **_progress(progress), "lease_us": us(claim.lease_s), "phase": phase.value,
         "message": progress.message, "timeout_error": encoded(error=ExecutionTimeout().report())["error"],
         "checkpoints": checkpoints, "waited_us": us(waited_s), "phases": phases_text(claim.fence, phases),
     }  # fmt: skip
     return Command("heartbeat", args, str)
-
-
-def stream_text(claim: Claim, text: str, *, at: int) -> Command[bool]:
-    """Emit a part of the result's text, which begins at character `at` of this attempt's text, to the job's followers.
-
-    False where the attempt no longer holds the job: then nothing is emitted.
-    """
-    data = dump({"text": text, "at": at, "attempt": claim.attempt})
-    return Command("add", {"op": "text", **_held(claim), "at": at, "length": len(text), "data": data}, bool)
-
-
-def show_preview(claim: Claim, name: str, media_type: str, image: bytes) -> Command[bool]:
-    """Emit a preview of the artifact `name` to the job's followers.
-
-    False where the attempt no longer holds the job: then nothing is emitted.
-    """
-    encoded_image = base64.b64encode(image).decode()
-    data = dump({"name": name, "content_type": media_type, "data": encoded_image, "attempt": claim.attempt})
-    return Command("add", {"op": "preview", **_held(claim), "data": data}, bool)
 
 
 def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
@@ -386,7 +276,7 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
         metrics=outcome.metrics or {}, provenance=outcome.provenance, **_used(outcome.usage),
     )  # fmt: skip
     args: dict[str, Arg] = {
-        **_held(claim), **_progress(outcome.progress), "outcome": name, "record": record,
+        **held_by(claim), **_progress(outcome.progress), "outcome": name, "record": record,
         "retry_delay_us": us(outcome.retry_delay_s), "phases": phases_text(claim.fence, outcome.phases),
     }  # fmt: skip
     return Command("complete", args, _replied)
@@ -394,7 +284,7 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
 
 def release(claim: Claim, phases: PhaseStarts = ()) -> Command[Reply[str]]:
     """Return a job to its queue; its next attempt has the same number. Replies as `complete`."""
-    return Command("release", {**_held(claim), "phases": phases_text(claim.fence, phases)}, _replied)
+    return Command("release", {**held_by(claim), "phases": phases_text(claim.fence, phases)}, _replied)
 
 
 def cancel(key: JobKey, *, delete: bool = False) -> Command[Reply[Job]]:
@@ -402,32 +292,23 @@ def cancel(key: JobKey, *, delete: bool = False) -> Command[Reply[Job]]:
 
     With `delete` the job is purged at its end.
     """
-    return Command("cancel", {**_names(key), "delete": delete}, _canceled)
+    return Command("cancel", {**names_of(key), "delete": delete}, _canceled)
 
 
 def expire(key: JobKey) -> Command[Reply[Job]]:
     """End a job because its batch has expired: as `cancel`, but a waiting job expires."""
     report = QueueExpired("the time of the job's batch is over").report()
-    return Command("expire", {**_names(key), **encoded(error=report)}, _canceled)
+    return Command("expire", {**names_of(key), **encoded(error=report)}, _canceled)
 
 
 def read(key: JobKey) -> Command[Job]:
     """Return a job's record with its place in the queue and an estimate; `UnknownJob` or `JobGone` without one."""
-    return query("job", lambda reply: view_of(*known(reply)), **_names(key))
+    return query("job", lambda reply: view_of(*known(reply)), **names_of(key))
 
 
 def delete(key: JobKey) -> Command[None]:
     """Purge a terminal job's record, but keep a marker of it; `StateConflict` while it is live."""
     return Command("forget", {"jobs": [str(key)], "gone_s": GONE_S}, lambda replies: _forgotten(replies[0]))
-
-
-def purge(keys: Sequence[JobKey]) -> Command[tuple[JobKey, ...]]:
-    """Purge the records of terminal jobs, at most `FORGOTTEN_AT_ONCE`; return the jobs that are unknown or live."""
-
-    def left(replies: Sequence[str]) -> tuple[JobKey, ...]:
-        return tuple(key for key, reply in zip(keys, replies, strict=True) if reply != "ok")
-
-    return Command("forget", {"jobs": [str(key) for key in keys], "gone_s": GONE_S}, left)
 
 
 def sweep(*, proposals: int = 0) -> Command[Swept]:
@@ -444,43 +325,12 @@ def sweep(*, proposals: int = 0) -> Command[Swept]:
 def events(key: JobKey, *, after: str = "0", count: int = 500) -> Command[tuple[JobEvent, ...]]:
     """Return a job's events after the entry `after`, oldest first, at most `count` entries."""
     return query(
-        "events", lambda reply: tuple(_event(*row) for row in known(reply)[0]), **_names(key), after=after, count=count
+        "events",
+        lambda reply: tuple(_event(*row) for row in known(reply)[0]),
+        **names_of(key),
+        after=after,
+        count=count,
     )
-
-
-def retired(limit: int = SWEEP_LIMIT) -> Command[tuple[JobKey, ...]]:
-    """Return terminal jobs whose retention is over, the longest first."""
-    return query("retired_jobs", _keys, limit=limit)
-
-
-def tidied() -> Command[bool]:
-    """Return True where leftovers were deleted less than the time of `note_tidied` ago."""
-    return query("tidied", bool)
-
-
-def note_tidied(for_s: float) -> Command[bool]:
-    """Note that leftovers were deleted, for so many seconds."""
-    return Command("note", {"op": "tidied", "for_ms": round(for_s * 1000)}, bool)
-
-
-def streamed(key: JobKey) -> Command[int]:
-    """Return the characters of a job's text that `note_streamed` noted; 0 where there is no note."""
-    return query("streamed", int, **_names(key))
-
-
-def note_streamed(key: JobKey, chars: int, *, for_s: float) -> Command[bool]:
-    """Note how many characters of a job's text were streamed to its client, for so many seconds."""
-    return Command("note", {"op": "streamed", **_names(key), "chars": chars, "for_ms": round(for_s * 1000)}, bool)
-
-
-def lead(who: str, lease_s: float) -> Command[bool]:
-    """Become or stay the active keeper; False while another one is."""
-    return Command("note", {"op": "lead", "who": who, "lease_ms": round(lease_s * 1000)}, bool)
-
-
-def step_down(who: str) -> Command[bool]:
-    """Stop being the active keeper."""
-    return Command("note", {"op": "step_down", "who": who}, bool)
 
 
 def ping() -> Command[None]:
@@ -488,7 +338,7 @@ def ping() -> Command[None]:
     return query("ping", lambda _: None)
 
 
-def _names(key: JobKey) -> dict[str, Arg]:
+def names_of(key: JobKey) -> dict[str, Arg]:
     return {"tenant": key.tenant, "id": key.id}
 
 
@@ -509,17 +359,17 @@ def _unknown(carried: Mapping[str, str]) -> dict[str, Arg]:
     return {name: text for name, text in carried.items() if name not in TABLE}
 
 
-def _held(claim: Claim) -> dict[str, Arg]:
-    return {**_names(claim.key), "fence": claim.fence}
+def held_by(claim: Claim) -> dict[str, Arg]:
+    return {**names_of(claim.key), "fence": claim.fence}
 
 
 def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
         case "reserved":
             created_s = int(reply[1]) / MICRO
-            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True, hint=False)
+            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True)
         case "created" | "exists" as how:
-            return Submitted(view_of(*reply[1]), created=how == "created", hint=bool(reply[2]))
+            return Submitted(view_of(*reply[1]), created=how == "created")
         case "mismatch":
             raise IdempotencyMismatch(f"job {submission.key.id} was created before, by a request with another body")
         case "gone":
@@ -532,7 +382,7 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
             # The next of the tenant's own jobs that ends makes room.
             raise TooManyJobs(f"{reply[1]} jobs are waiting or running", retry_after_s=_patience_s(1, *reply[2:]))
         case "device":
-            raise device_quota_exceeded(int(reply[1]), int(reply[2]))
+            raise _device_quota_exceeded(int(reply[1]), int(reply[2]))
         case "kept":
             raise StorageQuotaExceeded(
                 f"the tenant keeps {reply[1]} bytes: delete jobs or batches; uploads go with time"
@@ -542,7 +392,7 @@ def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
             raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)
 
 
-def device_quota_exceeded(used_us: int, left_us: int) -> DeviceQuotaExceeded:
+def _device_quota_exceeded(used_us: int, left_us: int) -> DeviceQuotaExceeded:
     """Return the error of a tenant whose device time of today is used; it ends with the day."""
     detail = f"the jobs that ended today used {used_us / MICRO:.1f} device seconds; the day ends at midnight UTC"
     return DeviceQuotaExceeded(detail, retry_after_s=max(1.0, left_us / MICRO))
@@ -568,7 +418,7 @@ def _swept(reply: list[Any]) -> Swept:
     return Swept(requeued, poisoned, canceled, timed_out, due, expired, tuple(names), proposals)
 
 
-def _keys(names: Iterable[str]) -> tuple[JobKey, ...]:
+def keys_of(names: Iterable[str]) -> tuple[JobKey, ...]:
     return tuple(map(JobKey.parse, names))
 
 
@@ -578,6 +428,10 @@ def known(reply: Any) -> Any:
     if reply == 1:
         raise JobGone
     return reply
+
+
+def _events(reply: Any) -> tuple[JobEvent, ...]:
+    return tuple(_event(*row) for row in known(reply)[0])
 
 
 def _event(entry_id: str, flat: Sequence[str]) -> JobEvent:

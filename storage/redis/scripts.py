@@ -1,7 +1,7 @@
-"""Calls of Lua scripts as values, and the two shells that run them: `JobStore` and `AsyncJobStore`.
+"""Commands, which are calls of Lua scripts, and the two clients that run them: `JobStore` and `AsyncJobStore`.
 
 Errors of redis-py end here: each becomes a `JobStoreError` of its kind (see `translated`). Every script is safe to
-repeat, so both shells retry a lost reply by themselves.
+repeat, so both clients retry a lost reply by themselves.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -27,13 +27,9 @@ from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull
 from penstock.jobs import JobKey
 from penstock.patience import limit_s
 from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
-from penstock.storage.redis.breaker import Breaker
-from penstock.storage.redis.calls import Calls
 from penstock.storage.redis.changes import Changes, Watch
-from penstock.storage.redis.lane import Lane
 
 T = TypeVar("T")
-U = TypeVar("U")
 #: An argument of a script.
 Arg = str | int | bool | None | Sequence["Arg"] | Mapping[str, "Arg"]
 #: Errors that end by themselves: no connection, a restart, a failover, or a busy server.
@@ -43,17 +39,12 @@ _AWAY = (
 )  # fmt: skip
 _AWAY_CODES = ("BUSY ", "NOREPLICAS ", "Script killed by user")
 
-#: A function of the files that all scripts share, on one line or up to an `end` at the margin.
-_FUNCTION = re.compile(r"^(?:local )?function (\w+)\((?:.* end|.*(?:\n(?!end$).*)*\nend)$", re.MULTILINE)
-_WORD = re.compile(r"\w+")
-_COMMENT = re.compile(r"--.*")
-
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Command(Generic[T]):
-    """One call of a script: its file's name, its arguments by name, and the function that reads the reply."""
+    """One call of a script: the name of the script's file, its arguments by name, and the parser of the reply."""
 
     script: str
     args: Mapping[str, Arg]
@@ -66,13 +57,7 @@ class Command(Generic[T]):
         Numbers become decimal strings, because cjson reads numbers as doubles, and Lua writes doubles of more than 14
         digits with an exponent. None leaves an argument out, because Lua takes JSON's null for true.
         """
-        return _ENCODER.encode(_for_lua(self.args))
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
-
-_SAME = frozenset({str, bool})
+        return json.dumps(_for_lua(self.args), ensure_ascii=False, separators=(",", ":"))
 
 
 def _for_lua(value: Arg) -> Any:
@@ -81,11 +66,10 @@ def _for_lua(value: Arg) -> Any:
             return value
         case int():
             return str(value)
-        case dict() | Mapping():  # a check for `dict` first costs a tenth of one for `Mapping`; a string needs no call
-            given = value.items()
-            return {name: each if type(each) in _SAME else _for_lua(each) for name, each in given if each is not None}
-        case list() | Sequence():
-            return [each if type(each) in _SAME else _for_lua(each) for each in value]
+        case Mapping():
+            return {name: _for_lua(each) for name, each in value.items() if each is not None}
+        case Sequence():
+            return [_for_lua(each) for each in value]
         case _:
             raise TypeError(f"{type(value).__name__} is no argument of a script")
 
@@ -112,35 +96,10 @@ def _files(name: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def source(name: str) -> str:
-    """Return a script's text: its first line (the flags), then the files that all scripts share, then its body.
-
-    Shared functions that the script does not use are empty lines: each call of a script makes its functions anew.
-    """
+    """Return a script's text: its first line (the flags), then the files that all scripts share, then its body."""
     *shared, (_, own) = _files(name)
     shebang, _, body = own.partition("\n")
-    text = "\n".join(text for _, text in shared)
-    return "\n".join((shebang, _without_unused(text, body), body))
-
-
-def _without_unused(shared: str, body: str) -> str:
-    """Return a text with empty lines in place of the functions that neither a body nor the rest of the text uses."""
-    functions = {found[1]: found for found in _FUNCTION.finditer(shared)}
-    words = {name: set(_WORD.findall(_COMMENT.sub("", found[0]))) for name, found in functions.items()}
-    used: set[str] = set()
-    seen = set(_WORD.findall(_COMMENT.sub("", body)))
-    while found := (seen & functions.keys()) - used:
-        used |= found
-        seen = set().union(*(words[name] for name in found))
-    for name in functions.keys() - used:
-        text = functions[name][0]
-        shared = shared.replace(text, "\n" * text.count("\n"))
-    return shared
-
-
-@cache
-def digest(name: str) -> str:
-    """Return the SHA-1 of a script's text, by which Redis knows it."""
-    return sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+    return "\n".join((shebang, *(text for _, text in shared), body))
 
 
 def place(name: str, line: int) -> str:
@@ -205,20 +164,13 @@ def translated(error: redis.RedisError, script: str | None = None) -> JobStoreEr
     return RedisFailed(f"a script of the job store failed at {at}" if at else None)
 
 
-class redis_errors:  # noqa: N801  (used as a function; a generator would cost each call more)
-    """A block in which all errors of redis-py are translated."""
-
-    __slots__ = ("_script",)
-
-    def __init__(self, script: str | None = None) -> None:
-        self._script = script
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, redis.RedisError):
-            raise translated(error, self._script) from error
+@contextmanager
+def redis_errors(script: str | None = None) -> Iterator[None]:
+    """Translate all errors of redis-py inside the block."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise translated(error, script) from error
 
 
 class JobStore:
@@ -226,7 +178,7 @@ class JobStore:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self._calls = Calls(client)
+        self._script = cache(lambda name: client.register_script(source(name)))
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 10, tries: int = 4) -> JobStore:
@@ -243,60 +195,27 @@ class JobStore:
 
     def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none."""
-        (reply,) = self._replies([command])
-        return command.parse(_checked(command, reply))
-
-    def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
-        """Run two commands in one message, the second after the first, also where that fails; return the first's reply.
-
-        `keep` gets the reply of the second, before an error of the first is raised. An error of the second is logged.
-        """
-        reply, other = self._replies([first, second])
-        try:
-            keep(second.parse(_checked(second, other)))
-        except JobStoreError as error:
-            log.warning("command.failed", script=second.script, detail=error.detail)
-        except Exception:  # whatever it is: the first command has run
-            log.exception("command.failed", script=second.script)
-        return first.parse(_checked(first, reply))
+        with redis_errors(command.script):
+            reply = self._script(command.script)(args=[command.argument])
+        return command.parse(reply)
 
     def run_each(self, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
-        """Run commands in one message, one after the other; return their parsed replies, or their errors.
+        """Run commands in one pipeline, one after the other; return their parsed replies, or their errors.
 
         Raises `JobStoreError` when there is no answer.
         """
-        replies = self._replies(commands) if commands else []
+        if not commands:
+            return []
+        pipeline = self.client.pipeline(transaction=False)
+        for command in commands:
+            self._script(command.script)(args=[command.argument], client=pipeline)
+        with redis_errors(commands[0].script):
+            replies = pipeline.execute(raise_on_error=False)
         return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
-
-    def wait_for_entry(self, name: str, timeout_s: float) -> str | None:
-        """Wait for an entry of a list in Redis and remove it; None after `timeout_s`, less than a call may take."""
-        with redis_errors():
-            (reply,) = self._calls.call(("BLPOP", name, str(timeout_s)))
-            if isinstance(reply, redis.RedisError):
-                raise reply
-        return None if reply is None else str(reply[1])
 
     def close(self) -> None:
         """Close the connections."""
-        self._calls.close()
         self.client.close()
-
-    def _replies(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Return the reply or the error of each command."""
-        calls = [("EVALSHA", digest(command.script), 0, command.argument) for command in commands]
-        with redis_errors(commands[0].script):
-            replies = self._calls.call(*calls)
-            if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
-                loads = [("SCRIPT LOAD", source(command.script)) for command in commands]
-                replies = self._calls.call(*loads, *calls)[len(loads) :]
-        return replies
-
-
-def _checked(command: Command[Any], reply: Any) -> Any:
-    """Return a reply; raise the error that it is."""
-    if isinstance(reply, redis.RedisError):
-        raise translated(reply, command.script) from reply
-    return reply
 
 
 def run_each(store: Runs, commands: Sequence[Command[T]]) -> list[T | PenstockError]:
@@ -326,6 +245,9 @@ def _parsed(command: Command[Any], reply: Any) -> Any:
 
 #: Seconds that one call of the API to Redis may take.
 TIMEOUT_S = 3.3
+#: Seconds after a time-out for which all calls of the API fail at once, so that requests in the admission queue do not
+#: wait for one time-out after another.
+AWAY_S = 1.0
 
 
 class AsyncJobStore:
@@ -333,15 +255,12 @@ class AsyncJobStore:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self.client = client
-        self._lane = Lane(client)
+        self._script = cache(lambda name: client.register_script(source(name)))
         #: Seconds that a call may take.
         self._timeout_s: float = client.connection_pool.connection_kwargs.get("socket_timeout") or TIMEOUT_S
         self._changes = Changes(client)
-        self._breaker = Breaker()
-        #: The time limits of the calls in progress.
-        self._limits: set[asyncio.Timeout] = set()
-        #: The number of answers so far.
-        self._answers = 0
+        #: Monotonic time until which calls fail at once.
+        self._away_until_s = 0.0
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = TIMEOUT_S) -> AsyncJobStore:
@@ -362,52 +281,26 @@ class AsyncJobStore:
     async def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none.
 
-        After a time-out, commands fail at once (`Breaker`), and so do those in progress. Inside `one_patience`, all
-        commands of a request share one time limit.
+        The time limit includes the wait for a free connection. For `AWAY_S` after a time-out, commands fail at once.
+        Inside `one_patience`, all commands of a request share one time limit.
         """
-        self._breaker.admit()
-        answers, limit = self._answers, asyncio.timeout(limit_s(self._timeout_s))
-        try:
-            async with limit:
-                self._limits.add(limit)
-                try:
-                    reply = await self._evaluated(command.script, command.argument)
-                finally:
-                    self._limits.discard(limit)
-        except (redis.RedisError, TimeoutError) as error:
-            # redis-py may turn the end of the limit into an error of its own.
-            if limit.expired() or isinstance(error, redis.TimeoutError):
-                self._time_out(answers)
-                raise translated(redis.TimeoutError(), command.script) from error
-            self._answered()
-            if isinstance(error, redis.RedisError):
-                raise translated(error, command.script) from error
-            raise
-        self._answered()
+        with redis_errors(command.script):
+            if time.monotonic() < self._away_until_s:
+                raise redis.TimeoutError
+            reply = await self._evaluated(command)
         return command.parse(reply)
 
-    async def _evaluated(self, name: str, argument: str) -> Any:
+    async def _evaluated(self, command: Command[Any]) -> Any:
+        limit = asyncio.timeout(limit_s(self._timeout_s))
         try:
-            return await self._lane.call("EVALSHA", digest(name), 0, argument)
-        except redis.exceptions.NoScriptError:
-            await self._lane.call("SCRIPT LOAD", source(name))
-        return await self._lane.call("EVALSHA", digest(name), 0, argument)
-
-    def _answered(self) -> None:
-        self._answers += 1
-        self._breaker.answered()
-
-    def _time_out(self, answers: int) -> None:
-        """End the calls that wait behind one that timed out, where Redis has answered nothing since that one began.
-
-        `answers` is the number of answers when it began.
-        """
-        self._breaker.timed_out()
-        if self._answers == answers:
-            self._lane.drop()
-            for limit in self._limits:
-                if not limit.expired():
-                    limit.reschedule(0.0)  # at once: the event loop's clock is past it
+            async with limit:
+                return await self._script(command.script)(args=[command.argument])
+        except (redis.RedisError, TimeoutError) as error:
+            # redis-py may turn the cancellation at the end of the limit into an error of its own.
+            if not (limit.expired() or isinstance(error, redis.TimeoutError)):
+                raise
+            self._away_until_s = time.monotonic() + AWAY_S
+            raise redis.TimeoutError from error
 
     def changes(self, name: JobKey | str, *, model: str | None = None) -> AbstractAsyncContextManager[Watch]:
         """Watch a job or batch: `await watch.wait(timeout_s)` returns early when its record or events changed.
@@ -416,12 +309,7 @@ class AsyncJobStore:
         """
         return self._changes.watching(str(name), *([] if model is None else [f"model:{model}"]))
 
-    def end(self, key: JobKey) -> AbstractAsyncContextManager[Watch]:
-        """Watch the end of a job: `await watch.wait(timeout_s)` returns early when it has ended, and rarely before."""
-        return self._changes.watching_end(str(key))
-
     async def close(self) -> None:
         """Close the subscription and the connections."""
         await self._changes.close()
-        await self._lane.close()
         await close_async(self.client)

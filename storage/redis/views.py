@@ -55,26 +55,15 @@ def eta_s(job: Job, at: float, position: int | None, pace: Pace) -> float | None
 def view_of(
     flat: Sequence[str],
     now_us: str,
-    places: tuple[int, int] | None,
+    places: tuple[int, int | None] | None,
     pace: Sequence[Any],
     problem: str | Sequence[str] | None,
 ) -> Job:
     """Return the job that the scripts' `view` replies."""
-    return viewed(job_of(flat), now_us, places, pace, problem)
-
-
-def viewed(
-    job: Job,
-    now_us: str,
-    places: tuple[int, int | None] | None,
-    pace: Sequence[Any],
-    problem: str | Sequence[str] | None,
-    **now: Any,
-) -> Job:
-    """Return a job with what the scripts' `outlook` replies, and with fields that do not change the estimate."""
+    job = job_of(flat)
     position, own = (None, None) if places is None else (None if place is None else place + 1 for place in places)
     left_s = eta_s(job, int(now_us) / MICRO, position, pace_of(pace))
-    return replace(job, queue_position=own, eta_s=left_s, model_problem=_model_problem(problem), **now)
+    return replace(job, queue_position=own, eta_s=left_s, model_problem=_model_problem(problem))
 
 
 def _model_problem(found: str | Sequence[str] | None) -> str | None:

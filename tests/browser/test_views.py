@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from penstock.jobs import Phase, Progress
-from penstock.storage.redis import records
+from penstock.storage.redis import records, streaming
 from tests.browser.conftest import Site
 from tests.support.browser import overflow_px, serious, tab, visit
 from tests.support.stack import scene
@@ -232,9 +232,9 @@ def test_text_appears_while_it_is_generated(site: Site, browser: Browser) -> Non
     claim = site.made.claim()
     with tab(browser, site.url, key=site.read_key) as page:
         visit(page, f"#/job/{key.id}")
-        site.made.jobs.run(records.stream_text(claim, "Once ", at=0))
+        site.made.jobs.run(streaming.stream_text(claim, "Once ", at=0))
         expect(page.get_by_label("Text so far")).to_have_text("Once ")
-        site.made.jobs.run(records.stream_text(claim, "upon", at=5))
+        site.made.jobs.run(streaming.stream_text(claim, "upon", at=5))
         expect(page.get_by_label("Text so far")).to_have_text("Once upon")
         site.made.succeed(claim, text="Once upon a time.")
         expect(page.locator(".text")).to_have_text("Once upon a time.")
@@ -243,15 +243,15 @@ def test_text_appears_while_it_is_generated(site: Site, browser: Browser) -> Non
 def test_previews_of_unfinished_images_replace_each_other(site: Site, browser: Browser) -> None:
     key = site.made.submit({"case": "preview"})
     claim = site.made.claim()
-    site.made.jobs.run(records.show_preview(claim, "image.png", "image/png", image("#ff0000", (64, 48))))
+    site.made.jobs.run(streaming.show_preview(claim, "image.png", "image/png", image("#ff0000", (64, 48))))
     with tab(browser, site.url, key=site.read_key) as page:
         visit(page, f"#/job/{key.id}")
         preview = page.get_by_role("img", name="Preview of image.png")
         expect(page.get_by_role("heading", name="Result so far")).to_be_visible()
         assert np.allclose(middle(preview), (255, 0, 0), atol=4)
         before = preview.get_attribute("src") or ""
-        site.made.jobs.run(records.show_preview(claim, "image.png", "image/png", image("#00ff00", (64, 48))))
-        site.made.jobs.run(records.show_preview(claim, "other.png", "image/png", image("#0000ff", (64, 48))))
+        site.made.jobs.run(streaming.show_preview(claim, "image.png", "image/png", image("#00ff00", (64, 48))))
+        site.made.jobs.run(streaming.show_preview(claim, "other.png", "image/png", image("#0000ff", (64, 48))))
         expect(preview).not_to_have_attribute("src", before)
         assert np.allclose(middle(preview), (0, 255, 0), atol=4)
         assert np.allclose(middle(page.get_by_role("img", name="Preview of other.png")), (0, 0, 255), atol=4)
@@ -271,7 +271,7 @@ def test_the_focus_stays_while_a_job_runs(site: Site, browser: Browser) -> None:
         for done in (1, 2):
             site.made.jobs.run(records.heartbeat(claim, Phase.INFERRING, Progress(done=done, total=3, unit="tiles")))
             site.made.jobs.run(
-                records.stream_text(claim, "x", at=done - 1)
+                streaming.stream_text(claim, "x", at=done - 1)
             )  # progress alone may be a while between events
             expect(page.get_by_text(f"{done} of 3 tiles")).to_be_visible()
             expect(page.get_by_role("button", name="Cancel")).to_be_focused()

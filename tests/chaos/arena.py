@@ -21,7 +21,7 @@ from penstock.config import S3, Settings
 from penstock.storage.journal.api_keys import put_key
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
-from penstock.workers.attempts import BEAT_S
+from penstock.workers.heartbeat import BEAT_S
 from tests.chaos import waits
 from tests.chaos.checker import PATIENCE_S, check
 from tests.chaos.clients import Client, join_all, submit_all, watch_until_over

@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,19 +106,6 @@ class FailingStore(JobStore):
         reply = super().run(command)
         if command.script != "claim" or reply:
             self.failpoints.hit(f"after_{command.script}")
-        return reply
-
-    def run_both(self, first: Command[T], second: Command[U], keep: Callable[[U], object]) -> T:
-        """Run two commands in one message between the failpoints of both."""
-        for command in (first, second):
-            self.failpoints.hit(f"before_{command.script}")
-        found: list[U] = []
-        reply = super().run_both(first, second, found.append)
-        self.failpoints.hit(f"after_{first.script}")
-        if any(found):
-            self.failpoints.hit(f"after_{second.script}")
-        for each in found:
-            keep(each)
         return reply
 
 

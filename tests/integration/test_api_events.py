@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from penstock.jobs import Phase, Progress
-from penstock.storage.redis import records
+from penstock.storage.redis import records, streaming
 from tests.support.api_server import Server, listening
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
@@ -77,7 +77,7 @@ async def test_text_in_the_making_is_told_as_it_was_said(service: Service) -> No
     job = await service.submit()
     claim = await service.claim()
     for at, piece in ((0, "so far, "), (8, 'ünd "so" on')):
-        assert await service.jobs.run(records.stream_text(claim, piece, at=at))
+        assert await service.jobs.run(streaming.stream_text(claim, piece, at=at))
     await service.succeed(claim)
     async with listening(service) as server:
         told = [message.data["data"] for message in await read_all(server, job["id"]) if message.event == "job.text"]

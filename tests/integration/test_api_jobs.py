@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
-import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import structlog
-from redis.asyncio.client import Monitor
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Phase, Progress, State
 from penstock.storage.journal.environments import Environments
 from penstock.storage.redis import queues, records
-from penstock.storage.redis.changes import LOOK_S
 from penstock.storage.redis.records import JobStore, Outcome
-from penstock.storage.redis.scripts import query
 from penstock.workers.keeper.purge import retire
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
@@ -122,35 +117,6 @@ async def test_a_job_can_be_put_under_an_id_of_ones_own(service: Service) -> Non
     keyed = await service.http.put(f"/v1/jobs/{own}", json=BODY, headers={"Idempotency-Key": "k"})
     assert "Idempotency-Key" in assert_problem(keyed, 422, "invalid_request")["detail"]
     assert_problem(await service.http.put("/v1/jobs/mine", json=BODY), 422, "invalid_request")
-
-
-async def test_a_submission_that_waits_reads_its_job_only_at_the_end(service: Service) -> None:
-    async def job_with_changes(changes: int) -> None:
-        waiting = asyncio.create_task(service.http.post("/v1/jobs", json=BODY, headers={"Prefer": "wait=60"}))
-        await asyncio.to_thread(service.hints.get, timeout=30)
-        claim = await service.claim()
-        for done in range(changes):
-            await service.jobs.run(records.heartbeat(claim, Phase.INFERRING, Progress(done, changes, "tiles")))
-        await service.succeed(claim)
-        assert (await waiting).json()["status"] == "succeeded"
-
-    reads: list[str] = []
-
-    async def note(monitor: Monitor) -> None:
-        async for command in monitor.listen():
-            if found := re.search(r"\bop\W+(job|lasts|clock)\b", command["command"]):
-                reads.append(found[1])
-                if found[1] == "clock":
-                    return
-
-    await job_with_changes(0)  # the API has subscribed to changes
-    async with asyncio.timeout(60), service.jobs.client.monitor() as monitor:
-        noting, begun_s = asyncio.create_task(note(monitor)), time.monotonic()
-        await job_with_changes(20)
-        took_s = time.monotonic() - begun_s
-        await service.jobs.run(query("clock", int))
-        await noting
-    assert 1 <= len(reads) - 1 <= 1 + took_s / LOOK_S
 
 
 async def test_prefer_wait_answers_200_when_it_saw_the_end(service: Service) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.batches import BatchKey
 from penstock.storage.journal import batch_journal, journal
 from penstock.storage.journal.journal import Journal
-from penstock.storage.redis import batches, catalogues, records
+from penstock.storage.redis import batches, catalogues, records, upkeep
 from penstock.workers.keeper.purge import retire_batches
 from penstock.workers.keeper.recovery import recover, recover_if_lost
 from penstock.workers.keeper.retention import delete_leftovers
@@ -151,7 +151,7 @@ async def test_lines_that_no_batch_was_made_of_are_tidied(service: Service, keep
 def settle(keeper: KeeperMoves) -> None:
     """Do what the keeper does for reservations that were left alone."""
     desk = Journal(keeper.store, keeper.service.objects)
-    for key in keeper.store.run(records.reservations(0)):
+    for key in keeper.store.run(upkeep.reservations(0)):
         desk.run(journal.settle_reservation(key))
 
 

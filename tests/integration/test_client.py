@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client import AsyncClient, ClientError, Corrupt, Event, Job, PenstockAPIError, Unreachable
 from penstock.jobs import State, Status
-from penstock.storage.redis import records
+from penstock.storage.redis import upkeep
 from penstock.storage.redis.records import Outcome
 from tests.support.service import Service
 
@@ -183,8 +183,8 @@ async def test_two_services_have_different_marks(service: Service) -> None:
         assert await client.job_store() is None
         marks = set()
         for who in ("a", "b"):
-            await service.jobs.run(records.recovering(who, begin=True))
-            await service.jobs.run(records.recovering(who, begin=False))
+            await service.jobs.run(upkeep.recovering(who, begin=True))
+            await service.jobs.run(upkeep.recovering(who, begin=False))
             marks.add(await client.job_store())
     assert len(marks) == 2
     assert None not in marks

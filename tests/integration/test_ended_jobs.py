@@ -5,9 +5,8 @@ from __future__ import annotations
 from penstock.job_spans import Context, Span
 from penstock.jobs import JobKey, State
 from penstock.storage.redis import records
-from penstock.storage.redis.ended_jobs import KEPT, LIMIT, ended_jobs
 from penstock.storage.redis.records import JobStore, Outcome
-from penstock.workers.keeper.keeper import JobTraces
+from penstock.workers.keeper.job_traces import KEPT, LIMIT, JobTraces, ended_jobs
 from tests.support.bare_store import claim, submit
 
 

@@ -34,7 +34,7 @@ from penstock.storage.journal import (
 from penstock.storage.journal.endpoints import Endpoint
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import batches, catalogues, deliveries, listing, record, records, workers
+from penstock.storage.redis import batches, catalogues, deliveries, listing, record, records, upkeep, workers
 from penstock.storage.redis.records import JobStore, Outcome
 from penstock.workers.keeper.keeper import settle_reservations
 from penstock.workers.keeper.recovery import recover_if_lost
@@ -196,7 +196,7 @@ class TestUnknownState:
         assert store.client.scard("penstock:tenant:default:live") == 0
         events = [event.type for event in store.run(records.events(KEY))]
         assert events.count("job.skipped") == 1
-        assert store.run(records.purge([KEY])) == ()
+        assert store.run(upkeep.purge([KEY])) == ()
 
     async def test_does_not_stop_the_api(self, service: Service) -> None:
         ids = [(await service.submit())["id"] for _ in range(3)]
@@ -291,8 +291,8 @@ class TestManifest:
         with pytest.raises(RecordTooNew):
             desk.run(journal.read(KEY))
         # A keeper that reads more compares again, although the jobs were compared in this run of the server.
-        assert store.run(records.witness()).compared
-        newer = records.witness()
+        assert store.run(upkeep.witness()).compared
+        newer = upkeep.witness()
         assert not store.run(replace(newer, args={**newer.args, "reads": AFTER})).compared
 
     def test_of_a_reservation_that_cannot_be_read_delays_no_other(self, store: JobStore, desk: Journal) -> None:

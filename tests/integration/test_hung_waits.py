@@ -15,9 +15,10 @@ from penstock.api.routes.jobs import submit_checked
 from penstock.api.services import Services
 from penstock.errors import Overloaded, RedisUnavailable
 from penstock.patience import LEAST_TIMEOUT_S, STORABLE_S, may_store, one_patience
+from penstock.redis_address import MAX_CONNECTIONS
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore
-from penstock.storage.redis.scripts import TIMEOUT_S
+from penstock.storage.redis.scripts import TIMEOUT_S, query
 from tests.chaos.proxy import Mode, Proxy
 from tests.support.bare_store import submission
 from tests.support.service import assert_problem, serving
@@ -89,23 +90,33 @@ async def test_the_time_in_line_counts_in_the_time_limit(own: ValkeyProcess, wai
         await jobs.close()
 
 
-async def test_one_time_out_ends_the_calls_that_wait_behind_it(own: ValkeyProcess) -> None:
+async def test_cancelled_calls_leave_no_answer_for_later_ones(own: ValkeyProcess) -> None:
     jobs = AsyncJobStore.open(own.url)
 
-    async def call() -> float:
-        begun_s = time.monotonic()
-        with pytest.raises(RedisUnavailable):
-            await jobs.run(records.ping())
-        return time.monotonic() - begun_s
+    async def echo(name: str) -> str:
+        found = await jobs.run(query("result", str, tenant=name, digest=name))
+        return str(found)
 
     try:
-        await jobs.run(records.ping())
-        with own.hanging():
-            with one_patience(TIMEOUT_S - 1):
-                first = asyncio.create_task(call())
-            await asyncio.sleep(0)  # it has begun
-            others = [asyncio.create_task(call()) for _ in range(5)]
-            assert max(await asyncio.gather(first, *others)) < TIMEOUT_S
+        for name in ("a", "b"):
+            await jobs.client.set(f"penstock:tenant:{name}:result:{name}", name)
+        assert await echo("a") == "a"
+        for pause_s in [0, 0, 0.0005, 0.001] * 10:
+            waiting = [asyncio.create_task(echo("a")) for _ in range(5)]
+            await asyncio.sleep(pause_s)
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            assert await asyncio.gather(*(echo("b") for _ in range(5))) == ["b"] * 5
+    finally:
+        await jobs.close()
+
+
+async def test_more_calls_than_connections_are_all_answered(own: ValkeyProcess) -> None:
+    jobs = AsyncJobStore.open(own.url)
+    try:
+        await asyncio.gather(*(jobs.run(records.ping()) for _ in range(3 * MAX_CONNECTIONS)))
+        assert len(await jobs.client.client_list()) <= MAX_CONNECTIONS
     finally:
         await jobs.close()
 

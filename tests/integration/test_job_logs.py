@@ -25,10 +25,11 @@ from penstock.storage.redis import records
 from penstock.storage.redis.job_logs import MAX_BYTES, MAX_LINES, JobLines, read_lines, store_lines
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.workers.app import open_worker
-from penstock.workers.attempts import Attempt, Heartbeat
+from penstock.workers.attempts import Attempt
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState
 from penstock.workers.engine.runners import Runners
+from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from tests.support.bare_store import claim, submit

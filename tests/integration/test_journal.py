@@ -29,7 +29,7 @@ from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import deliveries, listing, records
+from penstock.storage.redis import deliveries, listing, records, upkeep
 from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimits
 from penstock.workers.keeper.recovery import TOGETHER, recover, recover_if_lost, restore
 from penstock.workers.keeper.webhooks import body_of
@@ -246,13 +246,13 @@ class TestSubmit:
     def test_that_crashed_is_settled_by_the_keeper(self, desk: Journal) -> None:
         states: list[State | None] = []
         for _ in crash_points(desk, lambda: journal.submit(submission(), LIMITS), lambda: None):
-            for key in desk.store.run(records.reservations(0)):
+            for key in desk.store.run(upkeep.reservations(0)):
                 desk.run(journal.settle_reservation(key))
             try:
                 states.append(read(desk).state)
             except UnknownJob:
                 states.append(None)
-            assert desk.store.run(records.reservations(0)) == ()
+            assert desk.store.run(upkeep.reservations(0)) == ()
         assert states == [None, None, State.QUEUED]
 
     def test_a_reservation_is_not_claimed_and_counts(self, desk: Journal) -> None:
@@ -359,7 +359,7 @@ class TestEnds:
         if delete:
             with pytest.raises(JobGone):
                 read(desk)
-            assert desk.store.run(records.retired()) == (KEY,)
+            assert desk.store.run(upkeep.retired()) == (KEY,)
         else:
             assert read(desk).state is State.CANCELED
             # Before the wish was stored nobody was told that it is granted.
@@ -580,13 +580,13 @@ class TestLossOfRedis:
         recover_if_lost(desk.store, desk.objects)
         assert read(desk).state is State.QUEUED
         desk.objects.delete_prefix("")
-        assert desk.store.run(records.alive())
+        assert desk.store.run(upkeep.alive())
 
     def test_a_second_loss_during_a_recovery_asks_for_another(self, desk: Journal) -> None:
-        desk.store.run(records.recovering("one", begin=True))
+        desk.store.run(upkeep.recovering("one", begin=True))
         flush(desk)
-        assert not desk.store.run(records.recovering("one", begin=False))
-        assert not desk.store.run(records.alive())
+        assert not desk.store.run(upkeep.recovering("one", begin=False))
+        assert not desk.store.run(upkeep.alive())
 
     def test_a_read_does_not_wait_for_the_recovery(self, desk: Journal) -> None:
         submit(desk)

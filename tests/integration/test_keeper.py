@@ -19,7 +19,7 @@ from penstock.queue import HintSender, celery_queue
 from penstock.storage.journal import journal
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.objects.opening import tenant_webhook_secret
-from penstock.storage.redis import deliveries, listing, records
+from penstock.storage.redis import deliveries, listing, records, upkeep
 from penstock.storage.redis.counts import counts
 from penstock.storage.redis.records import Outcome
 from penstock.workers.keeper.keeper import TIDY_EVERY_S, Duty, Keeper, sweep, top_up_hints
@@ -165,8 +165,8 @@ def test_a_job_that_is_not_over_keeps_no_other_from_its_purge(bench: Bench) -> N
     live = bench.submit("live", {"text": bench.upload("hi")})
     bench.store.client.zadd("penstock:finished", {"default/never": 0})
     assert purge(bench.store, bench.objects, [key]) == ()
-    assert bench.store.run(records.purge([live, key, JobKey("default", "never")])) == (live, JobKey("default", "never"))
-    assert bench.store.run(records.retired()) == ()
+    assert bench.store.run(upkeep.purge([live, key, JobKey("default", "never")])) == (live, JobKey("default", "never"))
+    assert bench.store.run(upkeep.retired()) == ()
     assert bench.store.run(records.read(live)).state is State.QUEUED
 
 
@@ -245,7 +245,7 @@ def test_two_keepers_take_turns_and_a_failing_duty_goes_on(bench: Bench) -> None
 
 
 def test_a_dead_keepers_place_holds_up_no_duty_that_all_may_do(bench: Bench) -> None:
-    assert bench.store.run(records.lead("a dead one", 10))
+    assert bench.store.run(upkeep.lead("a dead one", 10))
     swept = threading.Event()
     alone: list[str] = []
     duties = [Duty("alone", 0.01, lambda: alone.append("acted")), Duty("sweep", 0.05, swept.set, always=True)]

@@ -18,7 +18,7 @@ from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.manifests import put_cancel
 from penstock.storage.journal.queue_modes import read_modes, set_mode, store_modes
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import queues, records
+from penstock.storage.redis import queues, records, upkeep
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover_if_lost
@@ -128,10 +128,10 @@ def test_what_a_promoted_replica_lacks_is_restored(site: Site, tmp_path: Path) -
     promoted = JobStore.open(replica.url)
     try:
         other = Site(replica, Journal(promoted, site.journal.objects))
-        assert not promoted.run(records.witness()).compared
+        assert not promoted.run(upkeep.witness()).compared
         other.recover()
         assert other.states("copied", "not copied") == [State.QUEUED, State.QUEUED]
-        assert promoted.run(records.witness()).compared
+        assert promoted.run(upkeep.witness()).compared
     finally:
         promoted.close()
         replica.stop()
@@ -144,9 +144,9 @@ def test_a_restart_that_lost_nothing_costs_a_look_and_no_change(site: Site) -> N
     site.submit("live")
     before = [site.journal.store.run(records.read(JobKey("default", name))) for name in ("ended", "live")]
     site.valkey.restart()
-    assert not site.journal.store.run(records.witness()).compared
+    assert not site.journal.store.run(upkeep.witness()).compared
     site.recover()
-    assert site.journal.store.run(records.witness()).compared
+    assert site.journal.store.run(upkeep.witness()).compared
     assert [site.journal.store.run(records.read(JobKey("default", name))) for name in ("ended", "live")] == before
 
 
@@ -194,7 +194,7 @@ def test_after_a_restart_that_lost_nothing_jobs_run_before_the_comparison(
     with open_bench(site.valkey.url, tmp_path, durability=durability) as bench:
         bench.submit("live", {"text": bench.upload("hi")})
         site.valkey.restart()
-        assert not bench.store.run(records.witness()).compared
+        assert not bench.store.run(upkeep.witness()).compared
         assert bench.slots.work("default") == 1
         assert site.states("live") == [State.SUCCEEDED]
 

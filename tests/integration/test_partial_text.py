@@ -11,11 +11,12 @@ import pytest
 
 from penstock.errors import RedisUnavailable
 from penstock.jobs import Claim, JobKey, Submission
-from penstock.storage.redis import records
+from penstock.storage.redis import records, streaming
 from penstock.storage.redis.records import Command, JobStore, QueueLimits
 from penstock.storage.redis.scripts import T
 from penstock.workers.artifacts import MAX_PREVIEW_BYTES, Preview
-from penstock.workers.attempts import MAX_PREVIEWS_BYTES, PART_CHARS, Attempt, Heartbeat
+from penstock.workers.attempts import MAX_PREVIEWS_BYTES, PART_CHARS, Attempt
+from penstock.workers.heartbeat import Heartbeat
 from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3)
@@ -65,19 +66,19 @@ def beating(store: records.Runs) -> Iterator[Heartbeat]:
 def test_a_piece_is_told_with_its_place_once(store: JobStore) -> None:
     held = claim(store)
     for at, piece in ((0, "Hello "), (0, "Hello "), (6, "wörld"), (6, "wörld")):  # replies that were lost
-        assert store.run(records.stream_text(held, piece, at=at))
+        assert store.run(streaming.stream_text(held, piece, at=at))
     assert told(store) == [(1, 0, "Hello "), (1, 6, "wörld")]
 
 
 def test_an_attempt_that_lost_its_job_tells_nothing_and_the_next_begins_anew(store: JobStore) -> None:
     old = claim(store)
-    store.run(records.stream_text(old, "Hello", at=0))
+    store.run(streaming.stream_text(old, "Hello", at=0))
     store.client.zadd("penstock:leases", {str(KEY): 0})
     store.run(records.sweep())
-    assert not store.run(records.stream_text(old, " again", at=5))
+    assert not store.run(streaming.stream_text(old, " again", at=5))
     new = claim(store)
-    assert not store.run(records.stream_text(old, " again", at=5))
-    assert store.run(records.stream_text(new, "Howdy", at=0))
+    assert not store.run(streaming.stream_text(old, " again", at=5))
+    assert store.run(streaming.stream_text(new, "Howdy", at=0))
     assert told(store) == [(1, 0, "Hello"), (2, 0, "Howdy")]
 
 

@@ -25,16 +25,15 @@ from penstock.processors.registry import Registry
 from penstock.queue import TASK
 from penstock.storage.journal import journal
 from penstock.storage.journal.environments import Environments
-from penstock.storage.journal.journal import RunLast
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import Command
+from penstock.workers.consumer import register
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import InThread, Processed, Session, ThreadSession, Work
 from penstock.workers.slots import Slots
 from penstock.workers.store_waits import StoreWaits
-from penstock.workers.tasks import register
 from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -226,10 +225,10 @@ def test_a_drain_gives_the_job_back_to_begin_its_attempt_again(bench: Bench) -> 
 def test_a_job_that_begins_after_the_drain_is_given_back_too(bench: Bench) -> None:
     key = bench.submit("late", {"text": bench.upload("hello")})
 
-    def run(claimed: Claim, last: RunLast) -> None:
+    def run(claimed: Claim) -> None:
         slots.drain()
         bench.pipeline.heartbeat.drain()  # between the claim and the attempt
-        bench.pipeline.run(claimed, last)
+        bench.pipeline.run(claimed)
 
     slots = Slots(bench.settings, bench.store, bench.pipeline.served, run)
     slots.work("default")

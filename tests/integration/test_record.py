@@ -18,7 +18,7 @@ from penstock.formats import READS, WRITES
 from penstock.jobs import Artifact, JobKey, Phase, Progress, State, Submission, Usage, Webhook
 from penstock.reports import ErrorReport
 from penstock.storage.journal import endpoints
-from penstock.storage.redis import deliveries, listing, parts, queues, record, records
+from penstock.storage.redis import deliveries, listing, parts, queues, record, records, streaming
 from penstock.storage.redis.record import FAMILIES, TABLE, Record, encoded
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
@@ -116,7 +116,7 @@ def test_a_job_stores_every_field_of_the_table_and_no_other(store: JobStore) -> 
     store.run(records.confirm(created.key, round(created.created_s * 1e6)))
     [held] = claim(store)
     store.run(records.heartbeat(held, Phase.INFERRING, Progress(1, 3, "tiles", "hot"), checkpoints=1))
-    store.run(records.stream_text(held, "Hello", at=0))
+    store.run(streaming.stream_text(held, "Hello", at=0))
     store.run(records.complete(held, Outcome(State.DELAYED, error=ERROR)))
     seen |= hashes(store)
     sweep_until(store, lambda: read(store, created.key).state is State.QUEUED)

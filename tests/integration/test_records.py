@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, State, Status, Webhook
 from penstock.reports import Issue
-from penstock.storage.redis import deliveries, listing, records
+from penstock.storage.redis import deliveries, listing, records, upkeep
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
 from tests.support.valkey import ValkeyProcess
@@ -386,7 +386,7 @@ class TestEnds:
             with pytest.raises(JobGone):
                 store.run(command)
         assert store.run(listing.list_jobs("default")).jobs == ()
-        assert store.run(records.retired()) == (key,)
+        assert store.run(upkeep.retired()) == (key,)
         store.run(records.delete(key))
 
     def test_the_sweep_names_the_queues_into_which_jobs_came_back(self, store: JobStore) -> None:
@@ -401,9 +401,9 @@ class TestEnds:
 
     def test_retention_names_what_may_go(self, store: JobStore) -> None:
         key = submit(store, limits=replace(LIMITS, retention_s=0.001))
-        assert store.run(records.retired()) == ()
+        assert store.run(upkeep.retired()) == ()
         store.run(records.cancel(key))
-        sweep_until(store, lambda: store.run(records.retired()) == (key,))
+        sweep_until(store, lambda: store.run(upkeep.retired()) == (key,))
 
 
 class TestViews:
@@ -445,11 +445,11 @@ class TestViews:
         assert told["job.retrying"]["error"]["errors"] == []
 
     def test_only_one_keeper_leads(self, store: JobStore) -> None:
-        assert store.run(records.lead("one", 30))
-        assert not store.run(records.lead("two", 30))
-        assert not store.run(records.step_down("two"))
-        assert store.run(records.step_down("one"))
-        assert store.run(records.lead("two", 30))
+        assert store.run(upkeep.lead("one", 30))
+        assert not store.run(upkeep.lead("two", 30))
+        assert not store.run(upkeep.step_down("two"))
+        assert store.run(upkeep.step_down("one"))
+        assert store.run(upkeep.lead("two", 30))
 
 
 def test_no_library_error_leaves_the_store() -> None:

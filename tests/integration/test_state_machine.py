@@ -32,7 +32,7 @@ from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import deliveries, records
+from penstock.storage.redis import deliveries, records, upkeep
 from penstock.storage.redis.records import Command, JobStore, QueueLimits
 from penstock.workers.keeper.recovery import recover
 from tests.support.crashes import Crashed, Fragile
@@ -257,32 +257,6 @@ class Jobs(RuleBasedStateMachine):
         """Return True where a job ended with what this attempt said, in this try or an earlier one."""
         return job.state == "succeeded" and job.fence == hold.claim.fence
 
-    @precondition(lambda self: self.holds)
-    @rule(data=st.data(), reply=st.sampled_from(["arrives", "arrives", "arrives", "is lost", "never arrives"]))
-    def complete_and_claim(self, data: st.DataObject, reply: str) -> None:
-        """End a job and claim the next one in one message; after a lost reply the message is sent again."""
-        hold, job = self.hold(data)
-        holds, text, command = self.running(hold, job), uuid.uuid4().hex, claim_one()
-        replies: list[tuple[Claim, ...]] = []
-
-        def run_last(last: Command[Any]) -> Any:
-            found = self.store.run_both(last, command, replies.append)
-            return found if reply != "is lost" else self.store.run_both(last, command, replies.append)
-
-        desk = Journal(self.store, self.objects, run_last)
-        ended = desk.run(journal.complete(hold.claim, outcome("succeeded", text)))
-        if job is None or not holds:
-            assert ended.answer == self.refusal(hold, job)
-        else:
-            self.ended(job, hold, "succeeded", text, 99)
-        shown = job is not None and holds and job.durable and self.shows(job, hold)
-        assert len(replies) == (0 if not shown else 2 if reply == "is lost" else 1)
-        for claims in replies[:1]:
-            assert replies == [claims] * len(replies)
-            self.claimed(claims)
-            if reply != "never arrives":  # then nobody knows of the claim until its lease ends
-                self.holds += map(Hold, claims)
-
     def ended(self, job: Expected, hold: Hold, how: str, text: str, before: int) -> None:
         if job.cancel:
             how = "canceled"
@@ -376,7 +350,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule()
     def keeper_looks_at_reservations(self) -> None:
-        for key in self.store.run(records.reservations(0)):
+        for key in self.store.run(upkeep.reservations(0)):
             self.desk.run(journal.settle_reservation(key))
         for name, job in list(self.jobs.items()):
             if job.state == "reserved" and job.stored is not None and job.manifest:

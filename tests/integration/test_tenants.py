@@ -18,10 +18,10 @@ from penstock.config import DropRule
 from penstock.errors import ConfigError
 from penstock.jobs import State, Usage
 from penstock.storage.journal.api_keys import list_keys, put_key
-from penstock.storage.redis import results
 from penstock.storage.redis.records import Command, JobStore, Outcome
 from penstock.workers.keeper.tenant_erasure import Erasure, erase_tenant, what_is_left
 from penstock.workers.keeper.tenant_export import export_tenant
+from penstock.workers.result_cache import remember
 from tests.support.command_line import Shell
 from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
@@ -57,7 +57,7 @@ async def end_one(service: Service, tenant: str) -> None:
     held = await service.claim()
     artifact = service.store_artifact(held, "a.txt", tenant.encode(), "text/plain")
     await service.end(held, Outcome(State.SUCCEEDED, text="hi", artifacts=(artifact,), usage=Usage(1.5, bytes_out=9)))
-    await service.jobs.run(results.remember(held.key, "digest", kept_s=60))
+    await service.jobs.run(remember(held.key, "digest", kept_s=60))
 
 
 async def fill(service: Service, tenant: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.storage.redis import catalogues, queues, records
+from penstock.storage.redis import catalogues, queues, upkeep
 from penstock.storage.redis.records import JobStore
 from penstock.workers.keeper.keeper import report_newer
 from tests.support.api_server import listening
@@ -27,9 +27,9 @@ def found(done: Done) -> dict[str, dict[str, Any]]:
 
 async def keep(service: Service) -> None:
     """Do what a keeper and a worker do when they start."""
-    await service.jobs.run(records.lead("a-keeper", 60))
-    await service.jobs.run(records.recovering("a-mark", begin=True))
-    await service.jobs.run(records.recovering("a-mark", begin=False))
+    await service.jobs.run(upkeep.lead("a-keeper", 60))
+    await service.jobs.run(upkeep.recovering("a-mark", begin=True))
+    await service.jobs.run(upkeep.recovering("a-mark", begin=False))
     await service.jobs.run(queues.seen("default", "w", 1, alive_s=20))
 
 

@@ -19,7 +19,7 @@ from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import records, usage
+from penstock.storage.redis import records, upkeep, usage
 from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimits, Quotas
 from penstock.storage.redis.usage import UsageRow, read_usage
 from penstock.workers.keeper.purge import purge
@@ -164,8 +164,8 @@ def test_the_sums_survive_a_purge_that_ends_anywhere_and_the_loss_of_redis(
     end(desk, "c", tenant="u")
     end(desk, "kept")
     before = sums(desk)
-    store.run(records.recovering("x", begin=True))
-    store.run(records.recovering("x", begin=False))
+    store.run(upkeep.recovering("x", begin=True))
+    store.run(upkeep.recovering("x", begin=False))
     mortal = Mortal(moves)
     try:
         purge(MortalStore(store, mortal), MortalObjects(tmp_path / "objects", mortal), [*keys, JobKey("u", "c")])
@@ -190,8 +190,8 @@ def test_the_sums_survive_a_purge_that_ends_anywhere_and_the_loss_of_redis(
 def test_stored_sums_are_replaced_in_any_number_of_moves(
     desk: Journal, store: JobStore, tmp_path: Path, moves: int
 ) -> None:
-    store.run(records.recovering("x", begin=True))
-    store.run(records.recovering("x", begin=False))
+    store.run(upkeep.recovering("x", begin=True))
+    store.run(upkeep.recovering("x", begin=False))
     first_day = date(2026, 1, 1)
     for n in range(3):
         purge(store, desk.objects, [end(desk, f"a{n}")])
@@ -214,8 +214,8 @@ def test_stored_sums_are_replaced_in_any_number_of_moves(
 
 
 def test_old_days_are_deleted_in_both_stores(desk: Journal, store: JobStore) -> None:
-    store.run(records.recovering("x", begin=True))
-    store.run(records.recovering("x", begin=False))
+    store.run(upkeep.recovering("x", begin=True))
+    store.run(upkeep.recovering("x", begin=False))
     purge(store, desk.objects, [end(desk, "a")])
     today = usage.day_at(time.time())
     assert store.run(usage.trim(today)) == 0
@@ -288,8 +288,8 @@ def test_artifacts_of_a_job_are_counted_once(desk: Journal, store: JobStore) -> 
 def test_a_keepers_look_notes_what_is_kept_and_compacts_the_stored_sums(
     desk: Journal, store: JobStore, tmp_path: Path
 ) -> None:
-    store.run(records.recovering("x", begin=True))
-    store.run(records.recovering("x", begin=False))
+    store.run(upkeep.recovering("x", begin=True))
+    store.run(upkeep.recovering("x", begin=False))
     for n in range(3):
         purge(store, desk.objects, [end(desk, f"a{n}")])
     desk.objects.put_bytes("tenants/t/uploads/u/a.tif", b"x" * 1000, content_type="image/tiff")
@@ -309,8 +309,8 @@ def test_a_keepers_look_notes_what_is_kept_and_compacts_the_stored_sums(
 def test_a_redis_with_older_data_counts_no_purged_job_again(
     desk: Journal, store: JobStore, valkey: ValkeyProcess
 ) -> None:
-    store.run(records.recovering("x", begin=True))
-    store.run(records.recovering("x", begin=False))
+    store.run(upkeep.recovering("x", begin=True))
+    store.run(upkeep.recovering("x", begin=False))
     first_day = date(2026, 1, 1)
     purge(store, desk.objects, [end(desk, "a0")])
     keys = [end(desk, f"b{n}") for n in range(2)]

@@ -26,10 +26,10 @@ from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues, records
 from penstock.times import Time
-from penstock.workers.attempts import Heartbeat
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState
 from penstock.workers.engine.runners import Runners
+from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.pipeline import Pipeline
 from penstock.workers.places import Places
 from penstock.workers.processing import InThread

@@ -21,7 +21,7 @@ from penstock.processors.language.request import GenerationRequest, TextEmbeddin
 from penstock.processors.speech.request import SpeechRequest
 from penstock.processors.vllm.options import FIELDS, PluginFields
 from penstock.processors.vllm.request import request_for
-from penstock.storage.redis import catalogues, records
+from penstock.storage.redis import catalogues, records, streaming
 from penstock.storage.redis.records import Outcome
 from tests.support.api_server import listening
 from tests.support.service import ECHO, Service, serving
@@ -70,7 +70,7 @@ class Facing:
 
     async def say(self, claim: Claim, piece: str, *, at: int) -> None:
         """Tell a piece of a job's text."""
-        assert await self.service.jobs.run(records.stream_text(claim, piece, at=at))
+        assert await self.service.jobs.run(streaming.stream_text(claim, piece, at=at))
 
     async def write(self, claim: Claim, *pieces: str, reason: str = "stop") -> None:
         """End a job of `writer` with a text that is told in pieces."""

@@ -19,8 +19,6 @@ from penstock.drop_rules import require_own_outputs
 from penstock.errors import JobStoreError, PenstockError, RecordTooNew
 from penstock.formats import RUNS
 from penstock.intake.guard import GuardedClient
-from penstock.job_spans import spans_of
-from penstock.jobs import JobKey
 from penstock.log import configure
 from penstock.queue import HintSender
 from penstock.signals import POLL_EVERY_S, Signals
@@ -30,14 +28,14 @@ from penstock.storage.journal.queue_modes import store_modes
 from penstock.storage.journal.stored_models import StoredModels, store_checks
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
-from penstock.storage.redis import catalogues, queues, records
-from penstock.storage.redis.ended_jobs import ended_jobs
+from penstock.storage.redis import catalogues, queues, records, upkeep
 from penstock.storage.sqs import open_queue
-from penstock.telemetry import Spans, open_spans
+from penstock.telemetry import open_spans
 from penstock.workers.keeper.batch_completion import Completion
 from penstock.workers.keeper.batch_expansion import Expansion
 from penstock.workers.keeper.drop_watch import DropWatch, QueueReader
 from penstock.workers.keeper.drops import open_drops
+from penstock.workers.keeper.job_traces import JobTraces
 from penstock.workers.keeper.purge import retire, retire_batches
 from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import delete_leftovers_when_due
@@ -125,7 +123,7 @@ class Keeper:
 
     def _lead(self) -> None:
         try:
-            leading = self._store.run(records.lead(self._who, LEASE_S))
+            leading = self._store.run(upkeep.lead(self._who, LEASE_S))
         except JobStoreError:
             leading = False
         if leading != self._active.is_set():
@@ -137,7 +135,7 @@ class Keeper:
 
     def _step_down(self) -> None:
         try:
-            self._store.run(records.step_down(self._who))
+            self._store.run(upkeep.step_down(self._who))
         except JobStoreError:
             log.warning("keeper.lease_not_released")  # the lease expires by itself
 
@@ -157,27 +155,6 @@ class Keeper:
                 log.exception("duty.failed", duty=duty.name)
 
 
-class JobTraces:
-    """Exports the spans of each ended job: once, or again with the same ids if a keeper died in between.
-
-    The keeper exports them, so that no worker waits for a collector.
-    """
-
-    def __init__(self, store: records.Runs, spans: Spans) -> None:
-        self._store = store
-        self._spans = spans
-        self._done: tuple[JobKey, ...] = ()
-
-    def step(self) -> bool:
-        """Export the spans of some jobs; return True if there are more."""
-        jobs, more = self._store.run(ended_jobs(self._done))
-        for job in jobs:
-            for span in spans_of(job):
-                self._spans.send(span)
-        self._done = tuple(job.key for job in jobs)
-        return more or bool(jobs)
-
-
 def sweep(store: records.Runs, hints: HintSender) -> None:
     """Apply the state changes that are due, in Redis alone: a slow object store delays no lost lease."""
     _report(store.run(records.sweep()), hints)
@@ -191,7 +168,7 @@ def end_due(store: records.Runs, objects: ObjectStore, hints: HintSender) -> Non
 def settle_reservations(store: records.Runs, objects: ObjectStore) -> None:
     """Confirm or drop reservations whose submission did not finish."""
     both_stores = Journal(store, objects)
-    for key in store.run(records.reservations(journal.RESERVATION_S)):
+    for key in store.run(upkeep.reservations(journal.RESERVATION_S)):
         try:
             confirmed = both_stores.run(journal.settle_reservation(key))
         except RecordTooNew:

@@ -9,7 +9,7 @@ import structlog
 from penstock.jobs import JobKey
 from penstock.storage.journal import batch_manifests, usage_ledger
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis import batches, records
+from penstock.storage.redis import batches, records, upkeep
 from penstock.storage.redis.usage import job_usage
 
 #: Jobs of one step: a keeper that stops waits for one step.
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 def retire(store: records.Runs, objects: ObjectStore) -> bool:
     """Delete jobs whose retention is over, at most `STEP_JOBS`; return True while more may be due."""
-    due = store.run(records.retired(STEP_JOBS))
+    due = store.run(upkeep.retired(STEP_JOBS))
     if not due:
         return False
     purged = len(due) - len(purge(store, objects, due))
@@ -34,7 +34,7 @@ def retire_batches(store: records.Runs, objects: ObjectStore) -> bool:
     Return True while more may be due: one call deletes about `STEP_JOBS` jobs. Nothing is deleted during a recovery,
     because Redis would not know all members.
     """
-    if not store.run(records.alive()):
+    if not store.run(upkeep.alive()):
         return False
     purged = 0
     for key in store.run(batches.retired()):
@@ -58,7 +58,7 @@ def purge(store: records.Runs, objects: ObjectStore, keys: Sequence[JobKey]) -> 
     """
     jobs = store.run(job_usage(keys))
     steps = usage_ledger.delete_objects(objects, keys, jobs)
-    left = tuple(key for some in _chunks(keys, records.FORGOTTEN_AT_ONCE) for key in store.run(records.purge(some)))
+    left = tuple(key for some in _chunks(keys, upkeep.FORGOTTEN_AT_ONCE) for key in store.run(upkeep.purge(some)))
     for step in steps:
         store.run(usage_ledger.fold(step))
     return left

@@ -19,7 +19,7 @@ from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_en
 from penstock.storage.journal.journal import Flow, Journal
 from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
-from penstock.storage.redis import records, usage
+from penstock.storage.redis import records, upkeep, usage
 from penstock.storage.redis.deliveries import announce_again
 from penstock.storage.redis.scripts import run_each
 
@@ -54,20 +54,20 @@ def recover_if_lost(store: records.Runs, objects: ObjectStore) -> None:
 
     A server may have older data when it has started anew, from a copy of its log or as a promoted replica.
     """
-    seen = store.run(records.witness())
+    seen = store.run(upkeep.witness())
     Journal(store, objects).run(queue_modes.restore())  # before there is a job to claim
     if not seen.alive:
         who = uuid.uuid4().hex
-        store.run(records.recovering(who, begin=True))
+        store.run(upkeep.recovering(who, begin=True))
         found = recover(store, objects)
-        ended = store.run(records.recovering(who, begin=False))
+        ended = store.run(upkeep.recovering(who, begin=False))
         log.info("jobs.recovered", found=found, ended=ended)
     elif not seen.compared:
         # Before jobs are restored: purged jobs in older data must not run again.
         usage_ledger.fold_all(store, objects, usage.tenants_that_keep(store))
         log.info("jobs.compared", restored=restore(store, objects))
     if not (seen.alive and seen.compared):
-        store.run(records.compared(seen.run))
+        store.run(upkeep.compared(seen.run))
 
 
 def restore(store: records.Runs, objects: ObjectStore) -> int:
@@ -108,9 +108,9 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
 
 
 def _lost(store: records.Runs, rows: Iterator[Row]) -> Iterator[JobKey | BatchKey]:
-    """Yield the jobs and batches whose record in Redis is missing or older than their manifests (`records.stale`)."""
+    """Yield the jobs and batches whose record in Redis is missing or older than their manifests (`upkeep.stale`)."""
     for group in _groups(rows, LOOKED_UP):
-        is_stale = store.run(records.stale(group))
+        is_stale = store.run(upkeep.stale(group))
         yield from compress((key for key, _ in group), is_stale)
 
 

@@ -23,7 +23,7 @@ from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.manifests import read_outcome
 from penstock.storage.journal.usage_ledger import compact, usage_in
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
-from penstock.storage.redis import records, usage
+from penstock.storage.redis import records, upkeep, usage
 
 #: Minimum age in seconds of an object before it may be deleted as a leftover: its writer may still be at work.
 GRACE_S = 86_400.0
@@ -130,9 +130,9 @@ def delete_leftovers(
 
 def delete_leftovers_when_due(store: records.Runs, objects: ObjectStore, settings: Settings) -> None:
     """Delete leftovers unless a keeper did so in the last `EVERY_S` seconds, and note that in Redis."""
-    if not store.run(records.tidied()):
+    if not store.run(upkeep.tidied()):
         delete_leftovers(store, objects, settings)
-        store.run(records.note_tidied(EVERY_S))
+        store.run(upkeep.note_tidied(EVERY_S))
 
 
 def _settle_usage(store: records.Runs, objects: ObjectStore, settings: Settings, listing: _Listing, now: float) -> None:

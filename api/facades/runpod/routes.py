@@ -22,7 +22,7 @@ from penstock.models import CatalogueEntry
 from penstock.requests import DAY_S
 from penstock.storage.journal import journal
 from penstock.storage.journal.promotions import models_behind
-from penstock.storage.redis import queues, records
+from penstock.storage.redis import queues, streaming
 
 #: Waiting jobs that one call cancels, at most, and how many at a time.
 MAX_PURGED, CONCURRENCY = 500, 16
@@ -55,12 +55,12 @@ async def read_status(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
 async def read_stream(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
     """Return the pieces of a job's text that no earlier call returned; a result without a text is one piece."""
     job = await _job(api, endpoint, key)
-    sent = await api.jobs.run(records.streamed(key))
+    sent = await api.jobs.run(streaming.streamed(key))
     events = [event async for event in events_so_far(api, key)]
     view = api.view(job)
     found, now_sent = pieces(view, events, sent)
     if now_sent > sent:
-        await api.jobs.run(records.note_streamed(key, now_sent, for_s=DAY_S))
+        await api.jobs.run(streaming.note_streamed(key, now_sent, for_s=DAY_S))
     return {"status": state(view), "stream": found}
 
 

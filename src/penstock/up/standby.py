@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import psutil
 
 from penstock.up.children import Child
-from penstock.workers.orders import Orders
 
 
 class Standby(Child):
-    """A process that has imported what workers need and waits for orders on a pipe. It is no worker until then."""
+    """A process that has imported what workers need and waits for one line of JSON on a pipe, which makes it a worker.
+
+    `penstock.workers.standby` reads the line: the worker's id, the file of its log, and its environment variables.
+    """
 
     _stdin = subprocess.PIPE
 
-    def hand_over(self, orders: Orders) -> psutil.Popen | None:
+    def hand_over(self, orders: Mapping[str, Any]) -> psutil.Popen | None:
         """Give the process its orders and return it; None if there is none that lives. It belongs to the caller."""
         process = self._process
         if not isinstance(process, psutil.Popen) or not self.alive() or process.stdin is None:
             return None
         try:
-            process.stdin.write(orders.line())
+            process.stdin.write(json.dumps(orders).encode() + b"\n")
             process.stdin.close()
         except OSError:  # it has just ended
             return None

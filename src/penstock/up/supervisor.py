@@ -48,7 +48,6 @@ from penstock.up.driver import Driver
 from penstock.up.scaling import ONE_WORKER, Range
 from penstock.up.standby import Standby
 from penstock.up.valkey import Valkey
-from penstock.workers.orders import Orders
 
 #: Seconds beyond `drain_s` that a worker needs to return its jobs and to end.
 WORKER_STOP_S = 20.0
@@ -258,7 +257,8 @@ def _worker_starter(
         role = worker_role(settings, number, *options, share=share(number))
         if standby is None:
             return child_of(role, settings, ledger)
-        orders = Orders(worker_id, idle_exit_s, str(log_of(role.name, settings)), role.variables)
+        variables = {**role.variables, "PENSTOCK_IDLE_EXIT_S": f"{idle_exit_s:g}"}
+        orders = {"worker": worker_id, "log": str(log_of(role.name, settings)), "variables": variables}
         return child_of(role, settings, ledger, partial(standby.hand_over, orders))
 
     return worker

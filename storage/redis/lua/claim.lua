@@ -1,9 +1,8 @@
 #!lua
 -- queue slot nonce n lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
--- listens {queue...} listen_us fetches_none(bool) full_tenants {tenant...} full_hosts {host...}
+-- fetches_none(bool) full_tenants {tenant...} full_hosts {host...}
 -- -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be sent for them. `may_be_old`: as
--- the function of this name. A slot that gets
--- no job listens for jobs of `listens`, if any, for `listen_us`.
+-- the function of this name.
 -- A claim leases jobs of one model, round robin over its tenants. A job that has crashed before is claimed alone. A job
 -- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
 -- fails because of a neighbour. A busy worker that finds such a job claims nothing more until it is dry; the other busy
@@ -18,7 +17,6 @@ local again = redis.call('GET', memo)
 if again then return again end
 if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
 local now = now_us()
-for _, each in ipairs(args.listens) do redis.call('ZREM', qkey(each, 'listening'), args.slot) end
 local served = {}
 for _, name in ipairs(args.models) do served[name] = true end
 local full_tenants, full_hosts = {}, {}
@@ -132,10 +130,9 @@ local function pick(lanekey, tenant)
   end
 end
 
--- Lanes of a page, at most: a claim mostly needs the first ones only, so the first page is small and later ones grow. A lane
--- that gave a job leaves its place: it is the last now, or gone.
+-- Lanes of a page. A lane that gave a job leaves its place: it is the last now, or gone.
 local PAGE = 50
-local page, passed, moved = 2 * n, 0, false
+local all_lanes, passed, moved = qkey(queue, 'lanes'), 0, false
 
 local function try(lane)
   local model, tenant = split(lane)
@@ -152,7 +149,7 @@ local function try(lane)
   claims[#claims + 1] = claim
   chosen, alone = model, lonely
   if lonely then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
-  if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', qkey(queue, 'lanes'), int(now + #claims), lane) end
+  if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', all_lanes, int(now + #claims), lane) end
 end
 
 -- Try some lanes; return the number of those that gave no job.
@@ -167,69 +164,15 @@ local function try_all(lanes)
   return without
 end
 
--- Lanes that a claim looks at in their order before it asks `names` for those of its own models (a look at a lane costs half
--- as much as a query for a model); the most lanes of one model that it asks for; ms between two comparisons of `names` with
--- the lanes.
-local NEAR, OWN, MEND_MS = math.max(30, math.min(100, 2 * #args.models)), 1000, 30000
-local all_lanes, names = qkey(queue, 'lanes'), qkey(queue, 'names')
-
--- Return the lanes of the models that this claim may take, in the order of `lanes`; nil where one model has too many.
-local function own_lanes()
-  local found = {}
-  for _, model in ipairs(chosen and { chosen } or args.models) do
-    local some = redis.call('ZRANGEBYLEX', names, '[' .. model .. '/', '(' .. model .. '0', 'LIMIT', 0, OWN + 1)
-    if #some > OWN then return nil end
-    local scores = #some > 0 and redis.call('ZMSCORE', all_lanes, unpack(some)) or {}
-    for i, lane in ipairs(some) do
-      if scores[i] then found[#found + 1] = { lane, tonumber(scores[i]) } else redis.call('ZREM', names, lane) end
-    end
-  end
-  table.sort(found, function(a, b) if a[2] ~= b[2] then return a[2] < b[2] end return a[1] < b[1] end)
-  for i, each in ipairs(found) do found[i] = each[1] end
-  return found
-end
-
--- Try the lanes of the own models; return true where the others need not be looked at.
-local function tried_own()
-  if redis.call('SET', qkey(queue, 'mended'), '1', 'NX', 'PX', MEND_MS) then return false end
-  local before
-  repeat
-    before = #claims
-    local lanes = own_lanes()
-    if not lanes then return false end
-    try_all(lanes)
-  until #claims == before or #claims >= n or alone
-  return true
-end
-
-local far = false
 while #claims < n and not alone do
-  page = math.min(PAGE, page)
-  local lanes = redis.call('ZRANGE', all_lanes, passed, passed + page - 1)
-  page = 2 * page
+  local lanes = redis.call('ZRANGE', all_lanes, passed, passed + PAGE - 1)
   if #lanes == 0 and not moved then break end
   if #lanes == 0 then passed, moved = 0, false end
-  if passed >= NEAR and not far then
-    if tried_own() then break end
-    far = true
-  end
-  for _, lane in ipairs(far and lanes or {}) do redis.call('ZADD', names, 0, lane) end
   passed = passed + try_all(lanes)
 end
-local more = false
-if #claims > 0 then
-  local lane = redis.call('ZRANGE', qkey(queue, 'lanes'), 0, 0)[1]
-  more = lane and call_for(queue, (split(lane))) == 1 or false
-else
-  forget_names(queue)
-  redis.call('DEL', P .. 'bell:' .. args.slot)
-  for _, each in ipairs(tonumber(args.listen_us) > 0 and args.listens or {}) do
-    redis.call('ZADD', qkey(each, 'listening'), int(now + args.listen_us), args.slot)
-    redis.call('PEXPIREAT', qkey(each, 'listening'), int((now + args.listen_us) / 1000 + 60000))
-  end
-end
-local old = #claims > 0 and may_be_old()
+if #claims == 0 then return '[]' end
+local more, old = redis.call('EXISTS', all_lanes) == 1, may_be_old()
 for _, claim in ipairs(claims) do claim.more, claim.may_be_old = more, old end
 local reply = json_list(claims)
-if #claims > 0 then redis.call('SET', memo, reply, 'PX', int(lease / 1000)) end
+redis.call('SET', memo, reply, 'PX', int(lease / 1000))
 return reply

@@ -29,8 +29,7 @@
 --                                              has half of the creation time of its first job: new lanes come first, by
 --                                              time. Older releases write 0 for a new lane. Lanes that are near in time are
 --                                              also near in the other indexes
--- penstock:queue:Q:names               zset    the same M/T by name: the lanes of a model (claim.lua). Older releases do not
---                                              keep it; penstock:queue:Q:mended: it was compared with the lanes, expires
+-- penstock:queue:Q:names               zset    the same M/T by name, of workers of the release before (sweep.lua)
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
 -- penstock:queue:Q:growth              hash    model -> how the execution time grows with the media (learn_growth)
 -- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
@@ -39,8 +38,7 @@
 --                                              a living worker
 -- penstock:queue:Q:starting            zset    workers that a driver starts, by the end of their time to report
 -- penstock:queue:Q:pool                string  a driver starts workers of the queue when jobs want them; expires
--- penstock:queue:Q:listening           zset    slots (WORKER:NUMBER) that listen for its jobs, by the end of their time
--- penstock:bell:WORKER:NUMBER          list    the queue with a job for this slot (bells.py), expires
+-- penstock:queue:Q:listening :bell:SLOT        of workers of the release before; both expire
 -- penstock:queue:Q:reserved            set     T/ID of its reservations
 -- penstock:queue:Q:running             set     T/ID of its leased jobs
 -- penstock:queue:Q:dead                zset    T/ID of its dead letters (failed as worker_lost) by the time of their end
@@ -337,32 +335,6 @@ local function enqueue(job)
   redis.call('ZADD', qkey(job.queue, 'waiting'), job.rank, job.name)
   redis.call('ZADD', qkey(job.queue, 'lane:' .. lane), job.rank, job.id)
   redis.call('ZADD', qkey(job.queue, 'lanes'), 'NX', int(job.created_us / 2), lane)
-  redis.call('ZADD', qkey(job.queue, 'names'), 0, lane)
-end
-
--- Ring for a job of a model: wake one slot that listens, of a worker that has the model. Return true if there is one. A
--- worker that dies before it claims the job costs half a second, in which another worker finds it (lookout.py).
-local RING_MS, LISTENERS = 5000, 64
-local function ring(queue, model)
-  local listening = qkey(queue, 'listening')
-  local slots = redis.call('ZREVRANGEBYSCORE', listening, '+inf', int(now_us()), 'LIMIT', 0, LISTENERS)
-  for _, slot in ipairs(slots) do
-    local worker = string.match(slot, '^[^:]+')
-    if redis.call('HEXISTS', P .. 'published:' .. worker, 'rank:' .. plain(model)) == 1 then
-      redis.call('ZREM', listening, slot)
-      redis.call('RPUSH', P .. 'bell:' .. slot, queue)
-      redis.call('PEXPIRE', P .. 'bell:' .. slot, RING_MS)
-      return true
-    end
-  end
-  return false
-end
-
--- Call a worker for a waiting job: ring, or return 1 where a hint must be sent. 0 where one waits already: its list in the
--- broker is that of `celery_queue` (queue.py).
-local function call_for(queue, model)
-  if ring(queue, model) or redis.call('EXISTS', 'penstock.' .. queue) == 1 then return 0 end
-  return 1
 end
 
 local function dequeue(job)
@@ -371,13 +343,7 @@ local function dequeue(job)
   redis.call('ZREM', qkey(job.queue, 'lane:' .. lane), job.id)
   if redis.call('EXISTS', qkey(job.queue, 'lane:' .. lane)) == 0 then
     redis.call('ZREM', qkey(job.queue, 'lanes'), lane)
-    redis.call('ZREM', qkey(job.queue, 'names'), lane)
   end
-end
-
--- Remove what older releases have left of a queue's index of names once nothing waits.
-local function forget_names(queue)
-  if redis.call('EXISTS', qkey(queue, 'lanes')) == 0 then redis.call('DEL', qkey(queue, 'names')) end
 end
 
 local function unlease(job)
@@ -595,7 +561,7 @@ local function terminate(job, state, fields, now)
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)
-  redis.call('PUBLISH', P .. 'changes', 'ended:' .. job.name)  -- for those who wait for the end alone
+  redis.call('PUBLISH', P .. 'changes', 'ended:' .. job.name)  -- for an API of the release before
   local idle = {}
   for name, value in pairs(job) do
     if value == '' or value == UNSAID[name] or LIVE[name] then idle[#idle + 1] = name end
@@ -636,7 +602,6 @@ local function requeue(job, fields, event, data, now, outcome)
   if (job.message or '') ~= '' then fields.message = '' end
   write(job, fields)
   enqueue(job)
-  ring(job.queue, job.model)
   expire_at(job, now + job.ttl_us)
   emit(job, event, data)
 end

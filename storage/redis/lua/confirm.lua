@@ -1,11 +1,10 @@
 #!lua
--- tenant id created_us brief(bool) -> {view, hint} | 0 unknown | 1 gone | {brief, hint} of a reservation where the caller
--- knows the rest (`brief`): {the four of `outlook`, revision, delivery}. `hint` is 1 where a hint must be sent for the job.
+-- tenant id created_us -> view | 0 unknown | 1 gone
 -- The manifest of a reservation is stored: the job may now be claimed. Its place in the queue is that of the creation time
 -- in the manifest.
 local job = load(args.tenant, args.id)
 if not job then return redis.call('EXISTS', tkey(args.tenant, 'gone:' .. args.id)) end
-if job.state ~= 'reserved' then return { view(job), 1 } end
+if job.state ~= 'reserved' then return view(job) end
 redis.call('ZREM', P .. 'reserved', job.name)
 redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
 -- A job that is recreated from its manifest is older than its record. Any other was listed by `submit` at this time.
@@ -19,8 +18,4 @@ enqueue(job)
 expire_at(job, now + job.ttl_us)
 announce(job, 'job.queued', job.created_us)
 emit(job, 'job.created', { model = job.model, queue = job.queue })
-local hint = call_for(job.queue, job.model)
-if not args.brief then return { view(job), hint } end
-local found = outlook(job, SUBMIT_LANES)
-found[5], found[6] = tonumber(job.revision), job.delivery
-return { found, hint }
+return view(job, SUBMIT_LANES)

@@ -142,18 +142,6 @@ function ops.note_pass()
   return 1
 end
 
--- slot queues -> the queue of a ring that came meanwhile | false. The slot listens no more.
-function ops.stop_listening()
-  for _, queue in ipairs(args.queues) do redis.call('ZREM', qkey(queue, 'listening'), args.slot) end
-  return redis.call('LPOP', P .. 'bell:' .. args.slot)
-end
-
--- slot queue -> 1. A worker wakes a slot of its own.
-function ops.ring()
-  redis.call('RPUSH', P .. 'bell:' .. args.slot, args.queue)
-  return redis.call('PEXPIRE', P .. 'bell:' .. args.slot, RING_MS)
-end
-
 -- tenant name replaces jobs{{id, model, state, completed_us, ...}...} sums{DAY: {"MODEL MEASURE": n}} gone_s -> 1 | 0 if the
 -- sums here include it. Adds a stored sum of purged jobs (usage_ledger.py), without the jobs that Redis knows: those are
 -- counted, or were. Sums by day do not name their jobs: only an emptied Redis adds them, one with older data has a part.

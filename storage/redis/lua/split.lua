@@ -34,7 +34,6 @@ local function make(n, row)
   redis.call('SADD', parts_key(job), id)
   expire_at(part, now + part.ttl_us)
   enqueue(part)
-  ring(part.queue, part.model)
 end
 
 if not parts_live(job) then

@@ -1,7 +1,7 @@
 #!lua
 -- tenant id record {name: text} priority_us max_tenant_jobs max_queued max_device_us(optional) max_kept_bytes(optional)
--- -> {created|exists, view, hint} | {reserved, created_us} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots}
--- | {draining} | {closed} | {device, used_us, left_us} | {kept, bytes}. `hint` is 1 where a hint must be sent for the job.
+-- -> {created|exists, view} | {reserved, created_us} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots}
+-- | {draining} | {closed} | {device, used_us, left_us} | {kept, bytes}.
 -- `record` has the fields that Python writes (record.py). A limit below 0: the job was accepted before, and is not refused.
 -- A durable job is only reserved: it counts as waiting, and no worker can claim it before `confirm`.
 local tenant, id, record, batch = args.tenant, args.id, args.record, args.record.batch
@@ -10,7 +10,7 @@ local existing = load(tenant, id)
 if existing then
   if existing.fingerprint ~= record.fingerprint then return { 'mismatch' } end
   if over(existing, now_us()) then return { 'gone' } end
-  return { 'exists', view(existing), 1 }
+  return { 'exists', view(existing) }
 end
 if redis.call('EXISTS', tkey(tenant, 'gone:' .. id)) == 1 then return { 'gone' } end
 local limited = tonumber(args.max_tenant_jobs) >= 0
@@ -50,5 +50,4 @@ expire_at(job, now + job.ttl_us)
 enqueue(job)
 announce(job, 'job.queued', now)
 emit(job, 'job.created', { model = model, queue = queue })
-local hint = call_for(queue, model)
-return { 'created', view(job, SUBMIT_LANES), hint }
+return { 'created', view(job, SUBMIT_LANES) }

@@ -18,7 +18,6 @@ from penstock.up.children import RECORD, Child, Ledger
 from penstock.up.scaling import Range
 from penstock.up.standby import Standby
 from penstock.up.supervisor import up
-from penstock.workers.orders import Orders
 from tests.support.polling import wait_for
 
 #: Writes what it gets on its standard input to its output, and ends.
@@ -29,7 +28,7 @@ class Machine:
     """A standby, and a worker that takes it over."""
 
     def __init__(self, folder: Path) -> None:
-        self.orders = Orders("theid", 60.0, str(folder / "worker.log"))
+        self.orders = {"worker": "theid", "log": str(folder / "worker.log"), "variables": {}}
         self.ledger, self.record = Ledger(folder / RECORD), folder / RECORD
         self.standby = Standby(
             "standby", [sys.executable, "-c", WAITING], env=os.environ, log=folder / "standby.log", ledger=self.ledger,

@@ -15,7 +15,6 @@ from penstock.processors.registry import Registry
 from penstock.storage.redis.catalogues import CHECKING
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
-from penstock.workers.head_start import HeadStart
 from penstock.workers.preparation import Preparation
 from penstock.workers.processing import InThread, Work
 from penstock.workers.served_models import ServedModels
@@ -85,11 +84,9 @@ class Stock:
         self.processing = Asked(Registry().register("probe", Probe).register("door", self.door))
         #: Earlier entries of the models for which jobs wait.
         self.awaited: dict[str, CatalogueEntry] = {}
-        #: Head start of the first job: none, unless a test gives it some time.
-        self.head_start = HeadStart(job_s=0)
         self.preparation = Preparation(
             self.served, self.processing, self.engine, folder, localise=hub.localise, on_news=self._note,
-            awaited=lambda: self.awaited, head_start=self.head_start, fetch_again_s=0.01,
+            awaited=lambda: self.awaited, fetch_again_s=0.01,
         )  # fmt: skip
 
     def _note(self) -> None:
@@ -122,8 +119,7 @@ def hub() -> Hub:
 def open_stock(tmp_path: Path, hub: Hub) -> Iterator[Callable[..., Stock]]:
     stock = Stock(tmp_path / "warm-up", hub)
 
-    def begin(*models: Model, awaited: Sequence[CatalogueEntry] = (), first_job_s: float = 0) -> Stock:
-        stock.head_start.job_s = first_job_s
+    def begin(*models: Model, awaited: Sequence[CatalogueEntry] = ()) -> Stock:
         stock.awaited = {entry.name: entry for entry in awaited}
         stock.preparation.begin(Catalogue({model.name: model for model in models}))
         return stock
@@ -246,35 +242,7 @@ def test_a_model_that_cannot_be_loaded_any_more_has_a_problem_although_jobs_wait
 OTHER = MODEL.model_copy(update={"name": "other"})
 
 
-def test_other_models_are_prepared_after_the_first_job(open_stock: Callable[..., Stock]) -> None:
-    stock = open_stock(OTHER, MODEL, awaited=[earlier(MODEL)], first_job_s=60)
-    stock.wait_ready("here")
-    assert (stock.processing.checked, stock.problem("other")) == (["here"], CHECKING)
-    stock.head_start.end()  # the first job has ended
+def test_models_for_which_jobs_wait_come_first(open_stock: Callable[..., Stock]) -> None:
+    stock = open_stock(OTHER, MODEL, awaited=[earlier(MODEL)])
     stock.wait_ready("here", "other")
-
-
-def test_other_models_do_not_wait_for_a_long_job(open_stock: Callable[..., Stock]) -> None:
-    stock = open_stock(OTHER, MODEL, awaited=[earlier(MODEL)], first_job_s=0.3)
-    stock.wait_ready("here", "other")
-
-
-def test_a_job_of_another_model_ends_the_head_start_of_the_first(open_stock: Callable[..., Stock]) -> None:
-    stock = open_stock(OTHER, MODEL, awaited=[earlier(MODEL)], first_job_s=60)
-    stock.wait_ready("here")
-    stock.awaited = {"here": earlier(MODEL), "other": earlier(OTHER)}
-    stock.wait_ready("here", "other")
-    stock.head_start.wait()
-
-
-def test_nothing_waits_where_no_job_does(open_stock: Callable[..., Stock]) -> None:
-    stock = open_stock(OTHER, MODEL, first_job_s=60)
-    stock.wait_ready("here", "other")
-    stock.head_start.wait()
-
-
-def test_the_end_does_not_wait_for_the_first_job(open_stock: Callable[..., Stock]) -> None:
-    stock = open_stock(OTHER, MODEL, awaited=[earlier(MODEL)], first_job_s=60)
-    stock.wait_ready("here")
-    stock.preparation.end()
-    assert "other" not in stock.served.ready()
+    assert stock.processing.checked == ["here", "other"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.workers.stalls import Stalls
+from penstock.workers.app import Stalls
 
 
 def ticked(*times: float) -> Stalls:
@@ -50,7 +50,7 @@ def test_lived_time_lies_between_nothing_and_all(gaps: list[float], seconds: flo
 
 _TICKING = """
 import sys, time
-from penstock.workers.stalls import Stalls
+from penstock.workers.app import Stalls
 begun, stalls = time.monotonic(), Stalls(0.05)
 stalls.tick(begun)
 print("ticking", flush=True)

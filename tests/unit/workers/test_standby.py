@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from penstock.workers.orders import Orders
 from penstock.workers.standby import opened_devices
 
 #: Obeys the orders on its standard input, and writes to both of its outputs.
 OBEYING = """
-import os, sys
+import json, os, sys
 from types import SimpleNamespace
 from penstock.log import configure
-from penstock.workers.orders import Orders
 from penstock.workers.standby import obey
 configure("info")
-obey(Orders.read(sys.stdin.buffer), SimpleNamespace(server=SimpleNamespace(log_to=lambda descriptor: None)))
+obey(json.loads(sys.stdin.buffer.readline()), SimpleNamespace(server=SimpleNamespace(log_to=lambda descriptor: None)))
 os.write(1, f"device {os.environ['CUDA_VISIBLE_DEVICES']}\\n".encode())
 os.write(2, f"standard input {os.read(0, 1)}\\n".encode())
 """
 
 
-def test_orders_are_one_line() -> None:
-    orders = Orders("a" * 32, 60.0, "/data/logs/worker-2.log", {"CUDA_VISIBLE_DEVICES": "GPU-b"})
-    assert orders.line().count(b"\n") == 1
-    assert Orders.read(io.BytesIO(orders.line() + b"more")) == orders
-
-
-def test_no_orders_come_from_a_supervisor_that_ended() -> None:
-    line = Orders("a", 60.0, "log").line()
-    assert Orders.read(io.BytesIO(b"")) is None
-    assert Orders.read(io.BytesIO(line[:-1])) is None
-
-
 def test_a_standby_takes_the_environment_and_the_log_of_its_worker(tmp_path: Path) -> None:
     log = tmp_path / "worker-2.log"
     log.write_text("an earlier worker\n")
-    orders = Orders("theid", 60.0, str(log), {"CUDA_VISIBLE_DEVICES": "GPU-b"})
+    orders = {"worker": "theid", "log": str(log), "variables": {"CUDA_VISIBLE_DEVICES": "GPU-b"}}
     command, before = [sys.executable, "-c", OBEYING], {**os.environ, "CUDA_VISIBLE_DEVICES": "all"}
-    ran = subprocess.run(command, input=orders.line() + b"rest", env=before, capture_output=True, check=True)
+    ran = subprocess.run(
+        command, input=json.dumps(orders).encode() + b"\nrest", env=before, capture_output=True, check=True
+    )
     assert (ran.stdout, ran.stderr) == (b"", b"")
     first, ordered, *outputs = log.read_text().splitlines()
     assert first == "an earlier worker"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.processors.base import Output, Prompt
-from penstock.workers.usage_counts import Counted
+from penstock.workers.attempts import Counted
 
 TEXT = Prompt({"input_ids": np.arange(5)}, cost=25)
 TILE = Prompt({"pixels": np.zeros((3, 4, 8), np.float32)}, cost=32)
