@@ -69,7 +69,7 @@ class ImageRunner(NetworkRunner):
     def step(self, states: Sequence[ImageState]) -> Sequence[Done]:
         """Run the network once."""
         with self.device.running():
-            batch = torch.cat([self.device.receive(state.pixels) for state in states])
+            batch = self.device.join([state.pixels for state in states])
             name, answers = self.answer(self.network, batch, states[0].size)
             return [Done(Output({name: array})) for array in arrays_of(answers)]
 
