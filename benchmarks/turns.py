@@ -37,11 +37,11 @@ from penstock.client import Client
 from penstock.processors.geo.sample import write_sample
 from penstock.storage.redis.catalogues import CHECKING
 from tests.support.geo.scenes import write_scene
-from tests.support.hub import STORIES
 from tests.support.polling import wait_for
-from tests.support.stack import Stack, running
+from tests.support.stack import SHARED, Stack, running
 
 ROOT = Path(__file__).parents[1]
+STORIES = SHARED / "stories260k"
 #: Jobs of a turn for each kind.
 JOBS: Mapping[str, int] = {"noop": 600, "picture": 300, "raster": 40, "text": 200, "scene": 1}
 #: Goals: milliseconds of our own processes.
