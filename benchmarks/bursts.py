@@ -92,7 +92,8 @@ class Workers:
 
     def all_left(self) -> bool:
         """Return True if workers were started and none runs."""
-        return bool(self.lives()) and self.alive[-1][1] == 0 and all(life.ended_s for life in self.lives())
+        left = bool(self.alive) and self.alive[-1][1] == 0
+        return left and bool(self.lives()) and all(life.ended_s for life in self.lives())
 
 
 @dataclass
