@@ -166,9 +166,9 @@ chaos: $(READY) ## Attack the job core at full size (about an hour), and check t
 release: $(READY) ## Build the wheel, its client's check, lists of packages and licences, images and checksums into dist/
 	$(BIN)/python infra/release.py
 
-bench: $(READY) ## Measure scenes, the job core and the engine on this machine
+bench: $(READY) ## Measure real jobs, scenes, the engine and the cold start on this machine
+	$(BIN)/python -m benchmarks.turns
 	$(BIN)/python -m benchmarks.scene
-	$(BIN)/python -m benchmarks.job_queue
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.cold_start
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import psutil
 import structlog
 
+from benchmarks.measuring import peak_mb
 from penstock.models import read_catalogue
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.options import SegmentationOptions, read_options
@@ -113,15 +114,6 @@ def _write_cog(classes: npt.NDArray[np.uint8], profile: Any, out: Path) -> None:
         profile.pop(name, None)
     with rasterio.open(out, "w", **(profile | {"overview_resampling": "mode", "predictor": 2})) as file:
         file.write(classes, 1)
-
-
-def peak_mb() -> float:
-    """Return the peak resident memory of this process, in MB."""
-    # Not `ru_maxrss`: that begins with what the process that started this one held.
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError("no VmHWM in /proc/self/status")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,14 @@
-"""Bursts of jobs on `penstock up --workers 0..3`: the workers' timeline, and their cost compared with an oracle's."""
+"""Bursts of jobs on workers that start on demand: their timeline, and their cost compared with an oracle's.
+
+    python -m benchmarks.bursts [--containers] [--bursts 3]
+
+`penstock up --workers 0..3` starts processes. With `--containers`, a loop starts the containers that `wanted_workers`
+of the API lacks; this needs the images of infra/docker/build.py, podman, runc and root. Workers leave by themselves.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -16,10 +23,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from benchmarks.measuring import machine, say
 from penstock.client import Client, Job
+from tests.support.containers import Container, Fleet, fleet, podman
 from tests.support.geo.scenes import write_scene
 from tests.support.polling import wait_for
-from tests.support.stack import Stack, running
+from tests.support.stack import running
 
 MOST = 3
 IDLE_S = 5
@@ -27,8 +36,6 @@ IDLE_S = 5
 BURST = (("long", 12.0, 2), ("medium", 3.0, 4), ("short", 0.5, 14))
 BURSTS = 3
 SAMPLE_S = 0.2
-#: Seconds per character of the timeline.
-COLUMN_S = 1.0
 
 MODEL = """
 [models.{name}]
@@ -51,7 +58,7 @@ default_radiometry = [{{ dtypes = ["uint8"], scale = 1.0 }}]
 
 @dataclass
 class Life:
-    """A worker's process: its id, and its times in seconds since 1970."""
+    """A worker: its id, and its times in seconds since 1970."""
 
     worker: str
     started_s: float
@@ -59,38 +66,89 @@ class Life:
 
 
 @dataclass
-class Watch:
-    """Samples the processes of workers that `penstock up` records."""
+class Workers:
+    """The workers of a service. `run` samples them in a thread until `end` is called."""
 
-    record: Path
-    lives: dict[int, Life] = field(default_factory=dict)
+    #: Times in seconds since 1970, and the number of living workers.
     alive: list[tuple[float, int]] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Sample until `end` is called."""
         while not self._ended.wait(SAMPLE_S):
-            self._sample(time.time())
+            self.alive.append((time.time(), self.sample()))
 
     def end(self) -> None:
         """Stop sampling."""
         self._ended.set()
 
-    def _sample(self, now_s: float) -> None:
+    def sample(self) -> int:
+        """Return the number of living workers."""
+        raise NotImplementedError
+
+    def lives(self) -> list[Life]:
+        """Return the lives of all workers so far, in the order of their starts."""
+        raise NotImplementedError
+
+    def all_left(self) -> bool:
+        """Return True if workers were started and none runs."""
+        left = bool(self.alive) and self.alive[-1][1] == 0
+        return left and bool(self.lives()) and all(life.ended_s for life in self.lives())
+
+
+@dataclass
+class Processes(Workers):
+    """The processes that `penstock up` records in a file."""
+
+    record: Path = Path()
+    _lives: dict[int, Life] = field(default_factory=dict)
+
+    def sample(self) -> int:
+        """Return the number of living workers, and note new and ended ones."""
         with suppress(OSError, ValueError):
             for name, row in json.loads(self.record.read_text()).items():
-                if name.startswith("worker") and row["pid"] not in self.lives:
+                if name.startswith("worker") and row["pid"] not in self._lives:
                     with suppress(psutil.Error):
                         words = psutil.Process(row["pid"]).cmdline()
-                        self.lives[row["pid"]] = Life(words[words.index("--id") + 1], row["started_s"])
-        living = 0
-        for pid, life in self.lives.items():
-            if not life.ended_s:
-                if _runs(pid):
-                    living += 1
-                else:
-                    life.ended_s = now_s
-        self.alive.append((now_s, living))
+                        self._lives[row["pid"]] = Life(words[words.index("--id") + 1], row["started_s"])
+        for pid, life in self._lives.items():
+            if not life.ended_s and not _runs(pid):
+                life.ended_s = time.time()
+        return sum(not life.ended_s for life in self._lives.values())
+
+    def lives(self) -> list[Life]:
+        """Return the lives of all processes so far."""
+        return list(self._lives.values())
+
+
+@dataclass
+class Containers(Workers):
+    """Containers, which are started as long as there are fewer than the queue wants, and never ended."""
+
+    fleet: Fleet = field(kw_only=True)
+    workers: dict[str, Container] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Look at the queue until `end` is called."""
+        with self.fleet.client() as client:
+            while not self._ended.wait(SAMPLE_S):
+                living = self.sample()
+                self.alive.append((time.time(), living))
+                for _ in range(min(client.queue().wanted_workers, MOST) - living):
+                    name = f"worker-{len(self.workers) + 1}"
+                    self.workers[name] = self.fleet.worker(name)
+
+    def sample(self) -> int:
+        """Return the number of living containers."""
+        return len(podman("ps", "--filter", f"name=^{self.fleet.name}-worker-", "--format", "{{.Names}}").split())
+
+    def all_left(self) -> bool:
+        """Return True if containers were started and none runs."""
+        return bool(self.workers) and self.alive[-1][1] == 0 and not self.sample()
+
+    def lives(self) -> list[Life]:
+        """Return the lives of all containers; all have ended."""
+        return [Life(name, *worker.times_s()) for name, worker in self.workers.items()]
 
 
 @dataclass(frozen=True)
@@ -105,51 +163,87 @@ class Ran:
     succeeded: bool
 
 
-def bursts() -> Iterator[str]:
-    """Yield the lines of the report."""
+@dataclass
+class Outcome:
+    """The jobs of all bursts, the most workers at once, and the exit codes of containers."""
+
+    jobs: list[Ran] = field(default_factory=list)
+    peak: int = 0
+    exit_codes: set[int] = field(default_factory=set)
+
+
+def process_bursts(number: int, outcome: Outcome) -> Iterator[str]:
+    """Yield the lines of the report on a number of bursts, and write what happened into `outcome`."""
     with tempfile.TemporaryDirectory(prefix="bench-bursts-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         catalogue = folder / "models.toml"
-        catalogue.write_text("".join(MODEL.format(name=model, step_s=step_s) for model, step_s, _ in BURST))
+        catalogue.write_text(_catalogue())
         config = (
             f'models = ["{catalogue}"]\nslots = 1\nidle_exit_s = {IDLE_S}\n[scaling]\ntarget_wait_s = 10\n'
             f"max_workers = {MOST}\n"
         )
-        scene = write_scene(folder / "scene.tif", np.full((2, 128, 128), 100, np.uint8))
         with running(folder / "up", config=config, options=("--workers", f"0..{MOST}")) as stack:
-            yield from _report(stack, scene)
+            workers = Processes(record=stack.data / "children.json")
+            with stack.client() as client:
+                yield from _report(workers, client, _scene(folder), number, outcome)
+            yield f"{'some' if 'killed' in stack.log.read_text() else 'no'} process was killed"
 
 
-def _report(stack: Stack, scene: Path) -> Iterator[str]:
-    watch = Watch(stack.data / "children.json")
-    sampling = threading.Thread(target=watch.run)
-    sampling.start()
+def container_bursts(number: int, outcome: Outcome) -> Iterator[str]:
+    """Yield the lines of the report on a number of bursts, and write what happened into `outcome`."""
+    settings = {
+        "PENSTOCK_MODELS": '["/data/models.toml"]', "PENSTOCK_SLOTS": "1", "PENSTOCK_IDLE_EXIT_S": str(IDLE_S),
+        "PENSTOCK_SCALING__TARGET_WAIT_S": "10", "PENSTOCK_SCALING__MAX_WORKERS": str(MOST),
+    }  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-containers-", ignore_cleanup_errors=True) as name,
+        fleet("bursts", Path(name) / "data", _catalogue(), **settings) as started,
+    ):
+        started.once("worker", "models", "publish")
+        workers = Containers(fleet=started)
+        with started.client() as client:
+            yield from _report(workers, client, _scene(Path(name)), number, outcome)
+        outcome.exit_codes = {int(worker.state()["ExitCode"]) for worker in workers.workers.values()}
+        yield f"exit codes of the containers: {sorted(outcome.exit_codes)}"
+
+
+def _catalogue() -> str:
+    return "".join(MODEL.format(name=model, step_s=step_s) for model, step_s, _ in BURST)
+
+
+def _scene(folder: Path) -> Path:
+    return write_scene(folder / "scene.tif", np.full((2, 128, 128), 100, np.uint8))
+
+
+def _report(workers: Workers, client: Client, scene: Path, number: int, outcome: Outcome) -> Iterator[str]:
+    sampler = threading.Thread(target=workers.run)
+    sampler.start()
     ours = theirs = 0.0
-    jobs: list[Ran] = []
     try:
-        with stack.client() as client:
-            wait_for(lambda: _all_left(watch), "the worker that published the models does not leave")
-            media, before = client.upload(scene), set(watch.lives)
-            for number in range(1, BURSTS + 1):
-                begun_s = time.time()
-                ran = burst(client, media)
-                wait_for(lambda: _all_left(watch), "the workers do not leave")
-                lives = [life for pid, life in watch.lives.items() if pid not in before]
-                before, jobs = set(watch.lives), jobs + ran
-                cost, best, workers = compared(lives, ran)
-                ours, theirs = ours + cost, theirs + best
-                yield f"burst {number}: {timeline(watch.alive, begun_s)}"
-                yield (
-                    f"  {len(ran)} jobs, {len(lives)} workers, {cost:.0f} worker-seconds; "
-                    f"oracle: {workers} workers, {best:.0f}; {cost / best:.2f} times"
-                )
+        media = client.upload(scene)
+        if isinstance(workers, Processes):
+            wait_for(workers.all_left, "the worker that published the models does not leave")
+        for place in range(1, number + 1):
+            before, begun_s = len(workers.lives()), time.time()
+            ran = burst(client, media)
+            wait_for(workers.all_left, "the workers do not leave")
+            lives = workers.lives()[before:]
+            cost, best, count = compared(lives, ran)
+            ours, theirs = ours + cost, theirs + best
+            outcome.jobs += ran
+            peak = max(living for at_s, living in workers.alive if at_s >= begun_s)
+            outcome.peak = max(outcome.peak, peak)
+            yield (
+                f"burst {place}: {len(ran)} jobs, {len(lives)} workers, at most {peak} at a time, {cost:.0f} "
+                f"worker-seconds; oracle: {count} workers, {best:.0f}; {cost / best:.2f} times"
+            )
     finally:
-        watch.end()
-        sampling.join()
-    killed = "killed" in stack.log.read_text()
+        workers.end()
+        sampler.join()
+    jobs = outcome.jobs
     yield (
         f"{len(jobs)} jobs, {sum(job.succeeded for job in jobs)} succeeded, at most {max(j.attempts for j in jobs)} "
-        f"attempts, {'some' if killed else 'no'} process killed"
+        "attempts"
     )
     yield f"worker-seconds: {ours:.0f}, oracle {theirs:.0f}: {ours / theirs:.2f} times (goal: at most 1.3)"
 
@@ -192,18 +286,6 @@ def makespan_s(lengths: Sequence[float], workers: int) -> float:
     return max(free)
 
 
-def timeline(alive: Sequence[tuple[float, int]], since_s: float) -> str:
-    """Return the number of living workers, one digit for each `COLUMN_S`."""
-    samples = [(at_s - since_s, number) for at_s, number in alive if at_s >= since_s]
-    columns = range(int(samples[-1][0] / COLUMN_S) + 1) if samples else range(0)
-    held = ([n for at_s, n in samples if int(at_s / COLUMN_S) == column] for column in columns)
-    return "".join(str(numbers[0]) if numbers else "?" for numbers in held)
-
-
-def _all_left(watch: Watch) -> bool:
-    return bool(watch.lives) and watch.alive[-1][1] == 0 and all(life.ended_s for life in watch.lives.values())
-
-
 def _runs(pid: int) -> bool:
     with suppress(psutil.Error):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -214,7 +296,18 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def main(arguments: Sequence[str]) -> None:
+    """Run the bursts and print the report."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bursts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--containers", action="store_true", help="containers in place of processes")
+    parser.add_argument("--bursts", type=int, default=BURSTS)
+    chosen = parser.parse_args(arguments)
+    say(machine())
+    for line in (container_bursts if chosen.containers else process_bursts)(chosen.bursts, Outcome()):
+        say(line)
+
+
 if __name__ == "__main__":
-    for line in bursts():
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+    main(sys.argv[1:])

@@ -1,11 +1,11 @@
-"""Cold start: the time from a submission without any worker to the result, in phases and as ratios to a bare program.
+"""Cold start: the time from a submission without any worker to the result, compared with a bare program.
 
-    python -m benchmarks.cold_start [picture] [scene] [alone] [imports] [--standby 1] [--repeats 5]
+    python -m benchmarks.cold_start [picture] [scene] [library] [imports] [--standby 1] [--repeats 5]
 
 `picture` and `scene` run on `penstock up --workers 0..1` with a Valkey, an object store, an API and a keeper, all in a
 folder of its own. Before each submission the worker has left. The bare program is a Python process that imports the
-model's libraries, loads its weights and runs it once. `alone` measures the library and a worker without a service,
-`imports` the cost of imports. The programs of one round run one after the other, so that other load affects all.
+model's libraries, loads its weights and runs it once. `library` measures `penstock.Engine` in a new process, `imports`
+the processor time of imports. The programs of one round run one after the other, so that other load affects all.
 """
 
 from __future__ import annotations
@@ -17,32 +17,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from importlib.resources import files
 from pathlib import Path
-from secrets import token_hex
 from statistics import median
 
-import numpy as np
-from PIL import Image
-
+from benchmarks.measuring import in_turns, machine, say
+from benchmarks.turns import PREPARATION, write_image
 from penstock.client import Client
-from penstock.config import Settings
-from penstock.intake.media import upload_key
-from penstock.jobs import JobKey, Submission
-from penstock.storage.journal import journal
-from penstock.storage.journal.journal import Journal
-from penstock.storage.objects.opening import open_store
-from penstock.storage.redis import records
+from penstock.processors.geo.sample import write_sample
 from tests.support.polling import wait_for
-from tests.support.stack import Stack, running, scene
-from tests.support.valkey import start_valkey
+from tests.support.stack import Stack, running
 
-PARTS = ("picture", "scene", "alone", "imports")
-PATIENCE_S = 120
-LIMITS = records.QueueLimits(max_queued=10**6, max_tenant_jobs=10**6, retention_s=3600, max_crashes=3)
+PARTS = ("picture", "scene", "library", "imports")
+SCENE_PX = 256
 
 #: Program that loads only the network of the scene and its weights, and runs one tile.
 BARE_SCENE = """
@@ -64,7 +52,7 @@ with torch.inference_mode():
     network(torch.zeros(1, 3, 224, 224))
 """
 
-#: Program with the whole library: a real scene of 256 x 256 pixels to its finished artifacts.
+#: Program with the whole library: a scene to its finished artifacts.
 LIBRARY = """
 import sys, penstock
 with penstock.Engine() as engine:
@@ -79,12 +67,6 @@ sizes = dict(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, inter
 ViTForImageClassification(ViTConfig(**sizes, num_labels=10)).save_pretrained(sys.argv[1])
 """
 
-PREPARATION = {
-    "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 224, "width": 224},
-    "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.5] * 3,
-    "image_std": [0.5] * 3, "resample": 2,
-}  # fmt: skip
-
 RECORD = """
 [models.picture]
 title = "A small classifier of pictures"
@@ -93,21 +75,6 @@ processor = "image-classification"
 source = "{source}"
 revision = "1"
 """
-
-#: Ends of the phases, in their order: name in the table, and the event that is the end.
-PHASES = (
-    ("a process has the worker's orders", "ordered"),
-    ("its own modules are imported", "worker.starting"),
-    ("the model's libraries are imported", "runner.imported"),
-    ("the weights are loaded", "model.loaded"),
-    ("the model is warmed up", "model.warmed_up"),
-    ("the job is claimed", "job.started"),
-    ("the network has answered", "computed"),
-    ("the result is stored", "job.succeeded"),
-    ("the client has the result", "answered"),
-)
-#: Parts of an attempt until the network has answered the last prompt; a small input has one prompt.
-COMPUTING = ("fetch", "cold_start", "preprocess", "inference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,75 +96,47 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="rounds after the first, which warms the disk cache")
     chosen = parser.parse_args(arguments)
     parts = chosen.parts or PARTS
+    say(machine())
     with tempfile.TemporaryDirectory(prefix="bench-cold-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         cases = [make(folder) for part, make in (("picture", _picture), ("scene", _scene)) if part in parts]
         for line in with_service(folder, cases, chosen.repeats, standby=chosen.standby) if cases else ():
             say(line)
-        for part, lines in (("alone", alone), ("imports", imports)):
+        for part, lines in (("library", library), ("imports", imports)):
             for line in lines(folder, chosen.repeats) if part in parts else ():
                 say(line)
 
 
 def with_service(folder: Path, cases: Sequence[Case], repeats: int, *, standby: int) -> Iterator[str]:
-    """Yield a table for each case: medians of all phases."""
+    """Yield a line for each case: medians of the service and of the bare program."""
     config = f'models = ["{folder / "models.toml"}"]\nidle_exit_s = 1\n'
     (folder / "models.toml").write_text(RECORD.format(source=_network(folder)))
     options = ["--workers", "0..1", *(["--standby", str(standby)] if standby else [])]
-    bare_s: dict[str, list[float]] = {case.model: [] for case in cases}
-    rounds: dict[str, list[Mapping[str, float]]] = {case.model: [] for case in cases}
+    yield "\n| no worker: from the submission to the result | service | bare program | ratio | goal |"
+    yield "| --- | --- | --- | --- | --- |"
     with running(folder / "up", config=config, options=options) as stack, stack.client() as client:
-        for _ in range(repeats + 1):
-            for case in cases:
-                _await_rest(stack, client, standby=standby)
-                bare_s[case.model].append(_python_s(*case.bare))
-                rounds[case.model].append(_cold_job(stack, client, case))
-    for case in cases:
-        bare, found = median(bare_s[case.model][1:]), rounds[case.model][1:]
-        yield f"\n| {case.title}, `--standby {standby}`: after the submission | median | / bare ({bare:.2f} s) |"
-        yield "| --- | --- | --- |"
-        for phase, event in PHASES:
-            seconds = [stamps[event] for stamps in found if event in stamps]
-            if seconds:
-                yield f"| {phase} | {median(seconds):.2f} s | {median(seconds) / bare:.2f} |"
+        for case in cases:
+            bare, ours = _medians_s(
+                repeats,
+                lambda case=case: _python_s(*case.bare),
+                lambda case=case: _cold_job_s(stack, client, case, standby=standby),
+            )
+            goal = "<= 1 s" if standby else "<= 1.2"
+            title = f"{case.title}, `--standby {standby}`"
+            yield f"| {title} | {ours:.2f} s | {bare:.2f} s | {ours / bare:.2f} | {goal} |"
 
 
-def _await_rest(stack: Stack, client: Client, *, standby: int) -> None:
-    """Wait until no worker lives and the standby is ready."""
+def _cold_job_s(stack: Stack, client: Client, case: Case, *, standby: int) -> float:
+    """Wait until no worker lives and the standby is ready; return the seconds from a submission to its result."""
     wait_for(lambda: _no_worker(stack) and client.queue().workers == 0, "the worker does not leave")
     if standby:
         wait_for(lambda: _standby_ready(stack), "the standby does not become ready")
-
-
-def _cold_job(stack: Stack, client: Client, case: Case) -> dict[str, float]:
-    """Submit a job; return the seconds from then to each event."""
-    log = stack.data / "logs" / "worker.log"
-    before = log.stat().st_size
     media = client.upload(case.file)
-    begun = time.time()
-    job = client.submit(case.model, {case.field: media})
-    ended = client.wait(job.id)
-    stamps = {"answered": time.time()}
+    begun = time.perf_counter()
+    ended = client.wait(client.submit(case.model, {case.field: media}).id)
     if not ended.succeeded:
-        raise RuntimeError(f"{ended.error}\n{log.read_text()}")
-    for event in client.event_list(job.id):
-        if event.at is not None:
-            stamps.setdefault(event.type, event.at.timestamp())
-    stamps["computed"] = stamps["job.started"] + sum(ended.metrics.get(f"{part}_ms", 0) for part in COMPUTING) / 1000
-    stamps["ordered"] = (stack.data / "children.json").stat().st_mtime  # written when a process was started
-    for record in _records(log, before):
-        if record.get("model") in (None, case.model):
-            stamps[str(record["event"])] = datetime.fromisoformat(record["at"]).timestamp()
-    stamps["ordered"] = stamps.get("standby.ordered", stamps["ordered"])
-    return {event: stamp - begun for event, stamp in stamps.items() if stamp <= stamps["answered"]}
-
-
-def _records(log: Path, start: int) -> Iterator[dict[str, str]]:
-    with log.open("rb") as file:
-        file.seek(start)
-        for line in file:
-            if line.startswith(b"{"):
-                yield json.loads(line)
+        raise RuntimeError(str(ended.error))
+    return time.perf_counter() - begun
 
 
 def _no_worker(stack: Stack) -> bool:
@@ -209,26 +148,20 @@ def _no_worker(stack: Stack) -> bool:
 
 def _standby_ready(stack: Stack) -> bool:
     pid = json.loads((stack.data / "children.json").read_text()).get("standby", {}).get("pid")
-    found = _records(stack.data / "logs" / "standby.log", 0)
+    lines = (stack.data / "logs" / "standby.log").read_text().splitlines()
+    found = (json.loads(line) for line in lines if line.startswith("{"))
     return any(record["event"] == "standby.ready" and record.get("pid") == pid for record in found)
 
 
-def alone(folder: Path, repeats: int) -> Iterator[str]:
-    """Yield the rows of the library, and of a worker that is started by hand."""
+def library(folder: Path, repeats: int) -> Iterator[str]:
+    """Yield the row of the library: from the process start to the first result."""
     path = _small_scene(folder)
-    bare, library, cold, warm = _medians_s(
-        repeats,
-        lambda: _python_s(BARE_SCENE),
-        lambda: _python_s(LIBRARY, str(path), str(folder / "out")),
-        lambda: _worker_s(folder, path, warm_up=False),
-        lambda: _worker_s(folder, path, warm_up=True),
+    bare, ours = _medians_s(
+        repeats, lambda: _python_s(BARE_SCENE), lambda: _python_s(LIBRARY, str(path), str(folder / "out"))
     )
-    yield "\n| process start to the first result | figure | goal |\n| --- | --- | --- |"
-    yield f"| bare import, load and one tile | {bare:.2f} s | |"
-    yield f"| the library: nothing to first result | {library:.2f} s = {library / bare:.2f} of bare | <= 1.2 |"
-    job = "a worker: nothing to the end of a waiting job"
-    yield f"| {job}, `warm_up = false` | {cold:.2f} s = {cold / bare:.2f} of bare | <= 1.2 |"
-    yield f"| {job}, as shipped | {warm:.2f} s = {warm / bare:.2f} of bare | <= 1.2 |"
+    yield f"\n| the library: process start to the first result, a scene of {SCENE_PX} px | figure | goal |"
+    yield "| --- | --- | --- |"
+    yield f"| `penstock.Engine` | {ours:.2f} s = {ours / bare:.2f} of bare ({bare:.2f} s) | <= 1.2 |"
 
 
 def imports(_: Path, repeats: int) -> Iterator[str]:
@@ -245,9 +178,9 @@ def imports(_: Path, repeats: int) -> Iterator[str]:
 
 
 def _medians_s(repeats: int, *measured: Callable[[], float]) -> list[float]:
-    """Measure in turns, so that other load affects all variants equally; the first round warms the disk cache."""
-    rounds = [[measure() for measure in measured] for _ in range(repeats + 1)]
-    return [median(column) for column in zip(*rounds[1:], strict=True)]
+    """Measure in turns; the first turn, which warms the disk cache, does not count."""
+    found = in_turns({str(number): measure for number, measure in enumerate(measured)}, repeats + 1)
+    return [median(seconds[1:]) for seconds in found.values()]
 
 
 def _python_s(program: str, *arguments: str) -> float:
@@ -264,63 +197,14 @@ def _processor_s(program: str) -> float:
     return (after.children_user - before.children_user) + (after.children_system - before.children_system)
 
 
-def _worker_s(folder: Path, scene: Path, *, warm_up: bool) -> float:
-    """Measure the time from the start of a worker to the end of a waiting job."""
-    data = Path(tempfile.mkdtemp(dir=folder))
-    valkey = start_valkey(data / "valkey")
-    try:
-        settings = Settings(data=data, redis_url=valkey.url, secret=token_hex())
-        store, objects = records.JobStore.open(settings.redis_address), open_store(settings.store_url, settings)
-        objects.put_bytes(upload_key("default", "up", "scene.tif"), scene.read_bytes(), content_type="image/tiff")
-        key = JobKey("default", "cold")
-        submission = Submission(
-            key=key, model="csmask", queue="default", fingerprint="f", input={"scene": "media://up/scene.tif"}
-        )
-        Journal(store, objects).run(journal.submit(submission, LIMITS))
-        environment = _environment() | {
-            "PENSTOCK_DATA": str(data),
-            "PENSTOCK_REDIS_URL": valkey.url,
-            "PENSTOCK_MODELS": json.dumps([str(_catalogue(data, warm_up=warm_up))]),
-        }
-        begun = time.perf_counter()
-        with (data / "worker.log").open("wb") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "penstock.cli", "worker"], env=environment, stdout=log, stderr=log
-            )
-        try:
-            while not (job := store.run(records.read(key))).status.terminal:
-                if worker.poll() is not None or time.perf_counter() > begun + PATIENCE_S:
-                    raise RuntimeError((data / "worker.log").read_text())
-                time.sleep(0.005)
-            if job.error is not None:
-                raise RuntimeError(job.error.detail)
-            return time.perf_counter() - begun
-        finally:
-            worker.terminate()
-            worker.wait(60)
-    finally:
-        valkey.stop()
-
-
-def _catalogue(folder: Path, *, warm_up: bool) -> Path:
-    """Write the included record of csmask, with or without its warm-up."""
-    path = folder / "models.toml"
-    shipped = (files("penstock") / "catalogue" / "models.toml").read_text()
-    header = "[models.csmask]\n"
-    path.write_text(shipped.replace(header, f"{header}warm_up = {str(warm_up).lower()}\n"))
-    return path
-
-
 def _picture(folder: Path) -> Case:
-    path = folder / "picture.jpg"
-    noise = np.random.default_rng(1).integers(0, 255, (28, 28, 3), np.uint8)
-    Image.fromarray(noise).resize((224, 224)).save(path)
     bare = (BARE_PICTURE, str(_network(folder)))
-    return Case("a picture of 224 px, vision transformer of 5.5 million parameters", "picture", "images", path, bare)
+    title = "a picture of 224 px, vision transformer of 5.5 million parameters"
+    return Case(title, "picture", "images", write_image(folder), bare)
 
 
 def _scene(folder: Path) -> Case:
-    return Case("a scene of 256 px, csmask", "csmask", "scene", _small_scene(folder), (BARE_SCENE,))
+    return Case(f"a scene of {SCENE_PX} px, csmask", "csmask", "scene", _small_scene(folder), (BARE_SCENE,))
 
 
 def _network(folder: Path) -> Path:
@@ -332,28 +216,15 @@ def _network(folder: Path) -> Path:
 
 
 def _small_scene(folder: Path) -> Path:
-    """Crop 256 x 256 pixels from a real scene."""
-    import rasterio
-    from rasterio.windows import Window
-
     path = folder / "scene.tif"
-    with rasterio.open(scene()) as source:
-        window = Window(1000, 1000, 256, 256)
-        profile = source.profile | {"width": 256, "height": 256, "transform": source.window_transform(window)}
-        with rasterio.open(path, "w", **profile) as cut:
-            cut.write(source.read(window=window))
-            cut.descriptions = source.descriptions
+    if not path.exists():
+        write_sample(path, size_px=SCENE_PX)
     return path
 
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     return kept | {"PENSTOCK_CONFIG": ""}
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    print(line, flush=True)  # noqa: T201  (a command's output)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Utilisation of a GPU compared with bare torch: `python -m benchmarks.gpu [scenes] [device] [images] [text]`.
+"""Utilisation of a GPU compared with bare torch: `python -m benchmarks.gpu [scenes] [tiles] [images] [text]`.
 
 `scenes`: with the engine and IO processes, without the queue, one and several at a time, compared with the loop of
-`bare_scene`. `device`: prepared prompts in memory, with and without a separate copy stream, compared with the network
-alone on data that is on the device. `images` and `text`: jobs of one image or text each. All networks except csmask
-have random weights. A busy share is the part of the time between first and last step in which a step ran.
+`bare_scene`. `tiles`: prepared prompts in memory, compared with the network alone on data that is on the device.
+`images` and `text`: jobs of one image or text each; texts token by token and in continuous batches. All networks except
+csmask have random weights. A busy share is the part of the time between first and last step in which a step ran.
+Without a GPU, `text` runs a network of 90 million parameters on one thread of the CPU.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,11 @@ import torch
 import transformers
 
 from benchmarks import gpu_models
-from benchmarks.device import Device
-from benchmarks.scene import Bench, run_bare, say
+from benchmarks.engine import Device, all_at_once, never, run_scene
+from benchmarks.measuring import in_turns, machine, say
+from benchmarks.scene import Bench, run_bare
 from benchmarks.scenery import MEAN, STD
 from penstock.config import Settings
-from penstock.intake.local_media import LocalMedia
 from penstock.local.installation import processing_here
 from penstock.models import Model, read_catalogue
 from penstock.processors.base import Prompt
@@ -42,39 +42,35 @@ from penstock.processors.reductions import Reduction
 from penstock.workers.engine.base import Runner, RunnerFactory, Step
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
-from penstock.workers.engine.torch.device import Sent, TorchDevice
 from penstock.workers.engine.torch.program import ProgramRunner
-from penstock.workers.processing import Processing, Work
+from penstock.workers.processing import Processing
 
 #: Concurrent scenes.
 SEVERAL = 4
-PARTS = ("scenes", "device", "images", "text")
+PARTS = ("scenes", "tiles", "images", "text")
 #: Concurrent jobs of images and texts.
 IMAGE_JOBS, TEXT_JOBS = 64, (1, 8, 32)
-NEW_TOKENS = 64
+NEW_TOKENS, TURNS = 64, 3
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure (default: all)")
-    parser.add_argument("--size", type=int, default=8192, help="size of the scenes in pixels")
+    parser.add_argument("--size", type=int, default=10_980, help="size of the scenes in pixels")
     parser.add_argument("--networks", nargs="*", choices=gpu_models.SCENES, default=gpu_models.SCENES, help="of scenes")
-    parser.add_argument("--small", action="store_true", help="tiny networks, to test this program on a CPU")
+    parser.add_argument("--quick", action="store_true", help="tiny networks, to test this program on a CPU")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    say(f"{device}, {os.cpu_count()} cores, torch {torch.__version__}\n")
+    say(f"{machine()}, {device}, torch {torch.__version__}, transformers {transformers.__version__}\n")
     names = chosen.networks
     measured = {
-        "scenes": partial(scenes, names=names),
-        "device": partial(on_the_device, names=names),
-        "images": images,
-        "text": text,
-    }
+        "scenes": partial(scenes, names=names), "tiles": partial(tiles, names=names), "images": images, "text": text
+    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as folder:
-        bench = Bench(Path(folder), chosen.size, 0, (0, 0), 1)
-        gpu_models.write_catalogue(bench.catalogue, bench.folder, small=chosen.small)
+        bench = Bench(Path(folder), 512 if chosen.quick else chosen.size, 0, (0, 0), 1)
+        gpu_models.write_catalogue(bench.catalogue, bench.folder, small=chosen.quick)
         say("| what | here | bare | figure |\n| --- | --- | --- | --- |")
         for part in chosen.parts or PARTS:
             for line in measured[part](bench):
@@ -88,8 +84,8 @@ class Watch:
 
     steps: list[tuple[float, float]] = field(default_factory=list)
 
-    def engine(self, changed: Callable[[Any], Any] = lambda runner: runner) -> BatchingEngine:
-        """Return an engine whose runners are modified and watched."""
+    def engine(self, changed: Callable[[Runner], Runner] = lambda runner: runner) -> BatchingEngine:
+        """Return an engine whose runners are replaced and watched."""
         runners = Runners.installed()
         return BatchingEngine(Runners.of(dict.fromkeys(runners.specs, self._watched(runners.load, changed))))
 
@@ -98,7 +94,7 @@ class Watch:
         """Busy share: part of the time between first and last step in which a step ran."""
         return sum(stop - start for start, stop in self.steps) / (self.steps[-1][1] - self.steps[0][0])
 
-    def _watched(self, make: RunnerFactory, changed: Callable[[Any], Any]) -> RunnerFactory:
+    def _watched(self, make: RunnerFactory, changed: Callable[[Runner], Runner]) -> RunnerFactory:
         return lambda model: _Watched(changed(make(model)), self.steps)  # type: ignore[return-value]
 
 
@@ -125,7 +121,7 @@ def scenes(bench: Bench, names: Sequence[str]) -> Iterator[str]:
         theirs = "" if bare is None else f"{bare['seconds']:.1f} s, busy {bare['busy_s'] / bare['seconds']:.2f}"
         watch = Watch()
         instant = Device(speed=1e6, max_batch=4)
-        engine = watch.engine((lambda _, instant=instant: instant) if name == "instant" else _as_it_is)
+        engine = watch.engine((lambda _, instant=instant: instant) if name == "instant" else (lambda runner: runner))
         with closing(engine), closing(processing_here(Settings(), isolated=True)) as processing:
             _scenes(engine, processing, models[name], [small], bench.folder)
             for count in (1, SEVERAL):
@@ -140,36 +136,28 @@ def scenes(bench: Bench, names: Sequence[str]) -> Iterator[str]:
 def _scenes(engine: BatchingEngine, processing: Processing, model: Model, files: Sequence[Path], folder: Path) -> float:
     """Return the total seconds of the scenes."""
     out = Path(tempfile.mkdtemp(dir=folder))
-
-    def one(number: int) -> None:
-        request = {"scene": "media://scene", "outputs": ["classes"]}
-        work = Work(model, request, {"media://scene": LocalMedia(files[number])}, out / str(number))
-        with processing.open(work, check=_never, say=_say) as session:
-            session.finish(engine.run(model, session.prompts, check=_never, cost=session.cost))
-
-    return _all_at_once(one, len(files))
+    one = lambda number: run_scene(processing, engine, model, files[number], out / str(number))  # noqa: E731
+    return all_at_once(one, len(files))
 
 
-def on_the_device(bench: Bench, names: Sequence[str]) -> Iterator[str]:
+def tiles(bench: Bench, names: Sequence[str]) -> Iterator[str]:
     """Measure prepared prompts: several jobs of tiles that reuse the memory of their tiles."""
     models = read_catalogue(bench.catalogue)
     side, count, jobs = gpu_models.TILE_PX, 100, 4
     tile = np.random.default_rng(1).normal(size=(6, side, side)).astype(np.float32)
-    scores = Prompt({"pixels": tile}, cost=tile.size)
-    ways = (
-        ("numbers in, classes out", _numbers(side), _as_it_is),
-        ("floats in, scores out", scores, _as_it_is),
-        ("the same without a stream of copies", scores, _copied_late),
-    )
+    ways = {
+        "numbers in, classes out": _numbers(side),
+        "floats in, scores out": Prompt({"pixels": tile}, cost=tile.size),
+    }
     for name in (name for name in names if name != "instant"):
         bare_s = _bare(models[name], tile)
-        for what, prompt, changed in ways:
+        for what, prompt in ways.items():
             watch = Watch()
-            with closing(watch.engine(changed)) as engine:
+            with closing(watch.engine()) as engine:
                 run = _prompts(engine, models[name], prompt)
-                _all_at_once(partial(_ignore, run, 2 * count // 5), jobs)
+                all_at_once(lambda _, run=run: run(2 * count // 5), jobs)
                 watch.steps.clear()
-                seconds = _all_at_once(partial(_ignore, run, count), jobs) / (jobs * count)
+                seconds = all_at_once(lambda _, run=run: run(count), jobs) / (jobs * count)
             here = f"{seconds * 1000:.2f} ms a tile, in a step {watch.busy:.2f} of the time"
             working = f"network at work {bare_s / seconds:.2f} of the time"
             yield f"| {name}, ready tiles of {side} px, {what} | {here} | {bare_s * 1000:.2f} ms | {working} |"
@@ -185,7 +173,7 @@ def _numbers(side: int) -> Prompt:
 
 def _prompts(engine: BatchingEngine, model: Model, prompt: Prompt, **how: bool) -> Callable[[int], None]:
     def run(count: int) -> None:
-        for _ in engine.run(model, iter([prompt] * count), check=_never, **how):
+        for _ in engine.run(model, iter([prompt] * count), check=never, **how):
             pass
 
     return run
@@ -194,7 +182,7 @@ def _prompts(engine: BatchingEngine, model: Model, prompt: Prompt, **how: bool) 
 def _bare(model: Model, tile: Any) -> float:
     """Return the seconds per tile in full batches with input and output on the device."""
     with closing(Runners.installed().load(model)) as runner:
-        device = _device_of(runner)
+        device: Any = runner.device if isinstance(runner, ProgramRunner) else getattr(runner, "_device")  # noqa: B009
         module: Any = runner.module if isinstance(runner, ProgramRunner) else getattr(runner, "_module")  # noqa: B009
         batch = torch.from_numpy(np.stack([tile] * runner.max_batch)).to(device.device)
         batch = batch.contiguous(memory_format=torch.channels_last)
@@ -209,31 +197,6 @@ def _bare(model: Model, tile: Any) -> float:
 
         forward(5)
         return forward(40)
-
-
-class _Late(TorchDevice):
-    """A device that copies within the step."""
-
-    def _copy(self, pinned: Any, _: Any, memory_format: torch.memory_format) -> Sent:
-        return Sent(pinned.contiguous(memory_format=memory_format))
-
-
-def _as_it_is(runner: Any) -> Any:
-    return runner
-
-
-def _copied_late(runner: Any) -> Any:
-    device = _device_of(runner)
-    late = _Late(device.device, device.dtype, device.compiles, device._copies)
-    if isinstance(runner, ProgramRunner):
-        return replace(runner, device=late)
-    runner._device = late
-    return runner
-
-
-def _device_of(runner: Any) -> TorchDevice:
-    device: TorchDevice = runner.device if isinstance(runner, ProgramRunner) else runner._device
-    return device
 
 
 def images(bench: Bench) -> Iterator[str]:
@@ -253,7 +216,7 @@ def images(bench: Bench) -> Iterator[str]:
 
 def _one_by_one(run: Callable[[int], None], each: int) -> float:
     """Return the seconds for concurrent clients that each wait for one image before the next."""
-    return _all_at_once(lambda _: [run(1) for _ in range(each)], IMAGE_JOBS)
+    return all_at_once(lambda _: [run(1) for _ in range(each)], IMAGE_JOBS)
 
 
 def _bare_images(runner: Any, pixels: Any) -> float:
@@ -272,59 +235,47 @@ def _bare_images(runner: Any, pixels: Any) -> float:
 
 
 def text(bench: Bench) -> Iterator[str]:
-    """Measure texts, token by token and in continuous batches."""
+    """Measure texts in turns: token by token, in continuous batches, and by the library's `generate`."""
     model = read_catalogue(bench.catalogue)["llama"]
-    continuous = model.model_copy(update={"name": "llama-continuous", "options": {"batching": "continuous"}})
+    continuous = model.model_copy(
+        update={"name": "llama-continuous", "options": {**model.options, "batching": "continuous"}}
+    )
     ids = np.arange(5, 5 + 32, dtype=np.int64)
     prompt = Prompt({"input_ids": ids, "max_new_tokens": NEW_TOKENS}, cost=1)
-    network = transformers.AutoModelForCausalLM.from_pretrained(model.source, dtype=torch.bfloat16)
+    network = transformers.AutoModelForCausalLM.from_pretrained(model.source, dtype=gpu_models.TEXT_DTYPE)
     network = network.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
     with closing(BatchingEngine(Runners.installed())) as engine:
         for jobs in TEXT_JOBS:
-            bare = _generated(network, ids, jobs)
-            for how, each in (("token by token", model), ("continuous", continuous)):
-                run = _prompts(engine, each, prompt, ready=True)
-                engine.load(each, check=_never)
-                rate = jobs * NEW_TOKENS / _all_at_once(lambda _, run=run: run(1), jobs)
-                what = f"llama of {gpu_models.weights(model) / 1e9:.1f} GB, {jobs} texts at a time, {how}"
+            measures: dict[str, Callable[[], float]] = {"bare": partial(_generated, network, ids, jobs)}
+            for name, each in (("token by token", model), ("continuous", continuous)):
+                engine.load(each, check=never)
+                measures[name] = partial(_engine_rate, _prompts(engine, each, prompt, ready=True), jobs)
+            rates = {name: median(found[1:]) for name, found in in_turns(measures, 1 + TURNS).items()}
+            bare = rates.pop("bare")
+            for name, rate in rates.items():
+                what = f"llama of {gpu_models.weights(model) / 1e9:.1f} GB, {jobs} texts at a time, {name}"
                 yield f"| {what} | {rate:.0f} tokens/s | {bare:.0f} tokens/s | {rate / bare:.2f} of it |"
+
+
+def _engine_rate(run: Callable[[int], None], jobs: int) -> float:
+    return jobs * NEW_TOKENS / all_at_once(lambda _: run(1), jobs)
 
 
 def _generated(network: Any, ids: Any, texts: int) -> float:
     """Return the tokens per second of the library's `generate` with all texts in one batch."""
     batch = torch.from_numpy(ids)[None].repeat(texts, 1).to(network.device)
     how = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
-    for _ in range(2):
-        begun = time.perf_counter()
-        network.generate(batch, attention_mask=torch.ones_like(batch), **how)
-        _synchronize()
+    begun = time.perf_counter()
+    network.generate(batch, attention_mask=torch.ones_like(batch), **how)
+    _synchronize()
     return texts * NEW_TOKENS / (time.perf_counter() - begun)
-
-
-def _ignore(run: Callable[[int], None], count: int, _: int) -> None:
-    run(count)
-
-
-def _all_at_once(work: Callable[[int], object], count: int) -> float:
-    """Return the seconds of a task in a number of concurrent threads."""
-    with ThreadPoolExecutor(count) as pool:
-        begun = time.perf_counter()
-        for done in [pool.submit(work, number) for number in range(count)]:
-            done.result()
-        return time.perf_counter() - begun
 
 
 def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _never() -> None:
-    """Check for cancellation that never cancels."""
-
-
-def _say(_: str) -> None:
-    """Ignore an event."""
 
 
 if __name__ == "__main__":

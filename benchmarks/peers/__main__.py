@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from benchmarks.measuring import Lost, machine, say
 from benchmarks.peers.environments import NotInstalled, default_cache, install
 from benchmarks.peers.figures import Row, table
-from benchmarks.peers.load import Lost, kill, measure
+from benchmarks.peers.load import kill, measure
 from benchmarks.peers.registry import PEERS, WORKS, Peer
 from benchmarks.peers.serving import Place
 from benchmarks.peers.works import Work, make_work
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
         for work in chosen.work or WORKS:
             terratorch = partial(install, chosen.cache, "terratorch")
             try:
-                made = make_work(folder, work, quick=chosen.quick, terratorch=terratorch)
+                made = make_work(folder, work, quick=chosen.quick, size_px=chosen.size, terratorch=terratorch)
             except (NotInstalled, RuntimeError) as error:
                 say(f"\n**{work}** was not measured: {error}")
                 continue
@@ -55,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS], help="peers (default: all)")
     parser.add_argument("--work", nargs="+", choices=WORKS, help="works (default: all)")
     parser.add_argument("--quick", action="store_true", help="few jobs and small scenes: shows only that all runs")
+    parser.add_argument("--size", type=int, default=2048, help="size of the scenes in pixels")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="folder of the peers' environments")
     parser.add_argument(
         "--vllm", type=Path, default=os.environ.get("PEERS_VLLM_ENV"), help="a ready environment with vLLM"
@@ -89,20 +89,6 @@ def _python(peer: Peer, cache: Path, vllm: Path | None) -> Path:
             raise NotInstalled("infra/vllm-env.sh makes its environment (5 GB); name it with --vllm")
         return Path(vllm).absolute() / "bin" / "python"
     return Path(sys.executable) if peer.environment is None else install(cache, peer.environment)
-
-
-def machine() -> str:
-    """Return the processor, the number of cores, the day and the load."""
-    return (
-        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, load {os.getloadavg()[0]:.1f}"
-    )
-
-
-def say(line: str) -> None:
-    """Print a line immediately, because the benchmark takes many minutes."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

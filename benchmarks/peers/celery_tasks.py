@@ -9,8 +9,8 @@ from typing import Any
 from celery import Celery
 from celery.exceptions import TimeoutError as NotInTime
 
-from benchmarks.peers.load import Lost, Submit
-from benchmarks.peers.processes import tree
+from benchmarks.measuring import Lost, tree
+from benchmarks.peers.load import Submit
 from benchmarks.peers.serving import Place, Supervised, supervised, wait_until
 from tests.support.valkey import ValkeyProcess, start_valkey
 

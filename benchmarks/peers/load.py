@@ -11,15 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from benchmarks.measuring import Lost, metering, tree
 from benchmarks.peers.figures import Killed, Measured
-from benchmarks.peers.processes import metering
 from benchmarks.peers.works import Work
 
 Submit = Callable[[dict[str, Any]], None]
-
-
-class Lost(Exception):
-    """A job was accepted, or sent, and has no answer."""
 
 
 class Service(Protocol):
@@ -41,13 +37,11 @@ class Service(Protocol):
 def measure(service: Service, work: Work) -> Measured:
     """Run the jobs of a work; raise `Lost` if one has no answer."""
     _press(service, work, max(1, min(work.jobs // 10, 20)))
-    with metering(service.roots) as meter:
-        begun = time.perf_counter()
+    with metering(lambda: tree(service.roots())) as meter:
         run = _press(service, work, work.jobs)
-        took_s = time.perf_counter() - begun
     if run.lost:
         raise Lost(f"{run.lost} of {work.jobs} jobs failed without a fault: {run.reason}")
-    return Measured(tuple(run.latencies_s), took_s, meter.processor_s, meter.peak_bytes)
+    return Measured(tuple(run.latencies_s), meter.took_s, meter.processor_s, meter.peak_bytes)
 
 
 def kill(service: Service, work: Work) -> Killed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.load import Lost, Submit
-from benchmarks.peers.serving import Http, Place
-from benchmarks.price import write_plugin
+from benchmarks.measuring import Http, Lost
+from benchmarks.peers.load import Submit
+from benchmarks.peers.serving import Place
+from benchmarks.turns import ready_models, write_plugin
 from penstock.client import Client
 from tests.support.stack import Stack, running, wait_for
 
@@ -24,7 +24,6 @@ class Penstock:
 
     def __init__(self, stack: Stack, place: Place, wanted: dict[str, Any]) -> None:
         self._stack, self._place, self._wanted = stack, place, wanted
-        self._restarts = threading.Lock()
 
     def caller(self) -> Submit:
         """Return a submission that waits for the end of its job."""
@@ -60,7 +59,7 @@ def _serve(durability: str, place: Place) -> Iterator[Penstock]:
     with running(place.folder / "data", config=config, **variables) as stack, stack.client() as client:
         # Also for csmask, which every installation has: its warm-up would compete with the first jobs.
         names = {place.work.model, "csmask"}
-        wait_for(lambda: names <= _ready(client), "the models are not ready", timeout_s=300)
+        wait_for(lambda: names <= ready_models(client), "the models are not ready", timeout_s=300)
         yield Penstock(stack, place, _wanted(client, place))
 
 
@@ -73,10 +72,6 @@ def _wanted(client: Client, place: Place) -> dict[str, Any]:
             return {"images": client.upload(media)}
         case media, _:
             return {"scene": client.upload(media), "outputs": ["classes"]}
-
-
-def _ready(client: Client) -> set[str]:
-    return {model.name for model in client.models() if model.problem is None and model.raw.get("ready", True)}
 
 
 serve_redis = partial(_serve, "redis")

@@ -6,23 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from benchmarks.peers import (
-    bentoml,
-    celery_tasks,
-    litserve,
-    penstock,
-    ray_queue,
-    ray_serve,
-    runpod,
-    tiled_inference,
-    vllm,
-)
+from benchmarks.peers import celery_tasks, http_servers, penstock, scripts
 from benchmarks.peers.figures import BASE
 from benchmarks.peers.load import Service
 from benchmarks.peers.serving import Place
 
-WORKS = ("noop", "picture", "csmask", "prithvi")
-SCENES = ("csmask", "prithvi")
+SCENES = ("csmask", "convolutions", "prithvi")
+WORKS = ("noop", "picture", *SCENES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +33,7 @@ class Peer:
 
 SCENES_ONLY = dict.fromkeys(("noop", "picture"), "a function for scenes")
 ONE_BY_ONE = dict.fromkeys(SCENES, "a script, one scene after the other")
-NO_MODEL = dict.fromkeys(("noop", "picture", "csmask"), "it serves models of TerraTorch, by a plugin")
+NO_MODEL = dict.fromkeys(("noop", "picture", "csmask", "convolutions"), "it serves models of TerraTorch, by a plugin")
 BATCHES = {"picture": "batches of 8"}
 BY_BATCHES = {"picture": "celery-batches, 8 a batch"}
 IN_THE_ANSWER = {"prithvi": "the map comes in the answer, as a GeoTIFF in Base64"}
@@ -51,14 +41,20 @@ IN_THE_ANSWER = {"prithvi": "the map comes in the answer, as a GeoTIFF in Base64
 PEERS = (
     Peer("penstock-redis", BASE, penstock.serve_redis),
     Peer("penstock-manifest", "Penstock, durability manifest", penstock.serve_manifest),
-    Peer("litserve", "LitServe", litserve.serve, "litserve", notes=BATCHES),
-    Peer("ray", "Ray Serve", ray_serve.serve, "ray", notes=BATCHES),
-    Peer("ray-queue", "Ray Serve, asynchronous inference", ray_queue.serve, "ray"),
-    Peer("bentoml", "BentoML task", bentoml.serve, "bentoml"),
-    Peer("runpod", "RunPod, local worker", runpod.serve, "runpod"),
+    Peer("litserve", "LitServe", http_servers.litserve, "litserve", notes=BATCHES),
+    Peer("ray", "Ray Serve", http_servers.ray_serve, "ray", notes=BATCHES),
+    Peer("ray-queue", "Ray Serve, asynchronous inference", http_servers.ray_queue, "ray"),
+    Peer("bentoml", "BentoML task", http_servers.bentoml, "bentoml"),
+    Peer("runpod", "RunPod, local worker", http_servers.runpod, "runpod"),
     Peer("celery", "Celery", celery_tasks.serve, "celery", notes=BY_BATCHES),
-    Peer("vllm", "vLLM `/pooling` with TerraTorch", vllm.serve, cannot=NO_MODEL, notes=IN_THE_ANSWER),
+    Peer("vllm", "vLLM `/pooling` with TerraTorch", http_servers.vllm, cannot=NO_MODEL, notes=IN_THE_ANSWER),
     Peer(
-        "tiled-inference", "TerraTorch `tiled_inference`", tiled_inference.serve, "terratorch", SCENES_ONLY, ONE_BY_ONE
+        "tiled-inference",
+        "TerraTorch `tiled_inference`",
+        scripts.tiled_inference,
+        "terratorch",
+        SCENES_ONLY,
+        ONE_BY_ONE,
     ),
+    Peer("library", "Penstock, `penstock.Engine`", scripts.library, cannot=SCENES_ONLY, notes=ONE_BY_ONE),
 )

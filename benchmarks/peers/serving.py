@@ -1,9 +1,8 @@
-"""Servers of peers: processes that are started again when they end, and calls over HTTP."""
+"""Servers of peers: processes that are started again when they end."""
 
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 import subprocess
@@ -13,16 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from benchmarks.peers.load import Lost
-from benchmarks.peers.processes import tree
+from benchmarks.measuring import START_S, Lost, tree
 from benchmarks.peers.works import Work
 
 SERVERS = Path(__file__).with_name("servers")
-START_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,48 +114,6 @@ def supervised(place: Place, command: list[object], **environment: object) -> It
         yield server
     finally:
         server.stop()
-
-
-class Http:
-    """A connection for one thread."""
-
-    def __init__(self, port: int, timeout_s: float) -> None:
-        self._port, self._timeout_s = port, timeout_s
-        self._connection: http.client.HTTPConnection | None = None
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Return the status and the JSON of the answer; wait for a server that refuses connections; raise `Lost`."""
-        connection = self._connection or self._connect()
-        data = None if body is None else json.dumps(body)
-        try:
-            connection.request(method, path, data, {"Content-Type": "application/json", **headers})
-            answer = connection.getresponse()
-            text = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            self._connection = None
-            raise Lost(f"{type(error).__name__}: {error}") from error
-        self._connection = connection
-        if answer.will_close:
-            connection.close()
-            self._connection = None
-        try:
-            return answer.status, json.loads(text) if text else None
-        except ValueError:
-            return answer.status, text.decode(errors="replace")[:200]
-
-    def _connect(self) -> http.client.HTTPConnection:
-        ends = time.monotonic() + START_S
-        while True:
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self._timeout_s)
-            try:
-                connection.connect()
-            except OSError as error:
-                if time.monotonic() > ends:
-                    raise Lost(f"the server does not accept connections any more: {error}") from error
-                time.sleep(0.1)
-            else:
-                return connection
 
 
 def wait_until(ready: Callable[[], bool], server: Supervised, within_s: float = START_S) -> None:

@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.scenery import MEAN, STD, export, record
-from benchmarks.small_images import write_image
+from benchmarks.scenery import MEAN, STD, cheap_network, export, record
+from benchmarks.turns import write_image
 from penstock.models import read_catalogue
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.geo.tiling.plan import Box, make_plan
 from penstock.workers.engine.torch.csmask import load_csmask
 from penstock.workers.engine.weights import read_weights
 
-CUTS = {"csmask": (768, 96, 16), "prithvi": (128, 0, 128)}
+CUTS = {"csmask": (768, 96, 16), "convolutions": (768, 96, 16), "prithvi": (128, 0, 128)}
 SIDE_PX, CLASSES = 224, 10
 
 PICTURE = """
@@ -110,18 +110,22 @@ class Vit(nn.Module):
         return logits
 
 
-def make_work(folder: Path, name: str, *, quick: bool, terratorch: Callable[[], Path]) -> Work:
+def make_work(folder: Path, name: str, *, quick: bool, size_px: int, terratorch: Callable[[], Path]) -> Work:
     """Write the inputs and the program of a work; `terratorch` gives the Python that builds a Prithvi."""
-    makers: dict[str, Callable[[Path, bool], Work]] = {
-        "noop": noop,
-        "picture": picture,
-        "csmask": lambda at, quick: scene(at, quick, "csmask", csmask_program(at), classes=5),
-        "prithvi": lambda at, quick: scene(
-            at, quick, "prithvi", prithvi_program(at, terratorch()), classes=3, options="threads = 1"
-        ),
-    }
-    (folder / name).mkdir()
-    return makers[name](folder / name, quick)
+    at, size_px = folder / name, 512 if quick else size_px
+    at.mkdir()
+    match name:
+        case "noop":
+            return noop(at, quick)
+        case "picture":
+            return picture(at, quick)
+        case "csmask":
+            return scene(at, quick, size_px, name, csmask_program(at), classes=5)
+        case "convolutions":
+            return scene(at, quick, size_px, name, cheap_network(at), classes=2)
+        case _:
+            program = prithvi_program(at, terratorch())
+            return scene(at, quick, size_px, name, program, classes=3, options="threads = 1")
 
 
 def noop(folder: Path, quick: bool) -> Work:
@@ -160,9 +164,8 @@ def picture(folder: Path, quick: bool) -> Work:
     )  # fmt: skip
 
 
-def scene(folder: Path, quick: bool, name: str, source: Path, *, classes: int, options: str = "") -> Work:
+def scene(folder: Path, quick: bool, size_px: int, name: str, source: Path, *, classes: int, options: str = "") -> Work:
     """Return the work with one scene a job; the options are those of Penstock's record."""
-    size_px = 512 if quick else 2048
     path = folder / "scene.tif"
     write_sample(path, size_px=size_px)
     tile_px, halo_px, stride_px = CUTS[name]

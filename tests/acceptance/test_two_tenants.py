@@ -1,4 +1,4 @@
-"""A small cut of `benchmarks.two_tenants`: a flood is refused politely, and a small tenant gets through beside it."""
+"""A small cut of `tests.chaos.two_tenants`: a flood is refused politely, and a small tenant gets through beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.two_tenants import report, run
+from tests.chaos.two_tenants import report, run
 
 pytestmark = pytest.mark.breadth
 

@@ -18,8 +18,8 @@ from subprocess import PIPE, Popen
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.flood import Connection
 from tests.chaos.clients import AGAIN, TIMEOUT_S, pause_s, submission
+from tests.chaos.fixed_load import Connection
 from tests.chaos.history import Answer, History, Look, Wanted
 
 #: Seconds between two looks at the clock by the watch of the event loop.

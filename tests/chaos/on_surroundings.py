@@ -18,9 +18,9 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 from redis import Redis
 
-from benchmarks.overload import Flood, flooded
 from tests.chaos.arena import Arena, Summary
 from tests.chaos.clients import AGAIN, jobs
+from tests.chaos.flood import Flood, flooded
 from tests.chaos.history import Answer, Look, Wanted
 from tests.chaos.proxy import Mode
 from tests.chaos.receiver import Receiver

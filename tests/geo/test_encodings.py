@@ -1,7 +1,7 @@
 """Real scenes in every usual encoding: right ones are accepted, wrong ones refused or noted, and the message is enough.
 
-The scenes are not part of the project; without them these tests are skipped. `python -m benchmarks.encodings` also
-computes the maps.
+The scenes are not part of the project; without them these tests are skipped. `python -m tests.support.geo.encodings`
+also computes the maps.
 """
 
 from __future__ import annotations
@@ -14,8 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.encodings import DATA, SIX, STORED, Case, Stored, cases, models, right, scenes, verdict, write
 from penstock.errors import InvalidInput
+from tests.support.geo.encodings import (
+    DATA,
+    SIX,
+    STORED,
+    Case,
+    Stored,
+    cases,
+    models,
+    right,
+    scenes,
+    verdict,
+    write,
+)
 from tests.support.geo.scenes import make_model, segment, write_scene
 
 #: The encoding of the models' default, and another one.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.bursts import MOST
-from benchmarks.container_bursts import Outcome, container_bursts
+from benchmarks.bursts import MOST, Outcome, container_bursts
 
 
 @pytest.mark.timeout(1800)

@@ -1,7 +1,4 @@
-"""Large bodies: told at most a hundred errors, counted before they are validated, and validated elsewhere.
-
-`python -m benchmarks.large_bodies` measures the latency of another client meanwhile.
-"""
+"""Large bodies: at most a hundred errors are reported, names are counted before validation, other clients go on."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ class Stack:
 @contextmanager
 def running(
     data: Path, *, config: str = "", api_key: str | None = None, options: Sequence[str] = (), start_s: float = 120,
-    model: str = "csmask", **variables: str,
+    model: str = "csmask", python: str | Path = sys.executable, **variables: str,
 ) -> Iterator[Stack]:  # fmt: skip
     """Start everything on a free port; gives the stack when a model serves, ends it with SIGTERM.
 
     `options` are further words of the command, `variables` go into the environment. A service that asks for keys is
-    asked with `api_key`.
+    asked with `api_key`. `python` is the interpreter of another installation.
     """
     data.mkdir(parents=True, exist_ok=True)
     settings = data / "penstock.toml"
@@ -79,7 +79,7 @@ def running(
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {"PENSTOCK_CONFIG": str(settings), **variables}
     port, log = free_port(), data / "up.log"
-    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port), *options]
+    command = [str(python), "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port), *options]
     with log.open("ab") as out:
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     stack = Stack(data, port, process, log, api_key)

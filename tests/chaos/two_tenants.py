@@ -1,10 +1,10 @@
-"""Fairness between two tenants, one with a hundred times the load: waiting times and cost for the service.
+"""Fairness between two tenants, one with a hundred times the load: their waiting times.
 
-    python -m benchmarks.two_tenants [--posts 10000] [--seconds 10] [--rate 20]
+    python -m tests.chaos.two_tenants [--posts 10000] [--seconds 10] [--rate 20]
 
 The small load runs first alone and then beside the flood. Both are sent at fixed times, independent of responses, each
-by its own process (`flood.py`) with its own API key. The service has real processes: API, two workers, keeper, Valkey.
-A waiting time is from the job's creation to its start, by Redis' clock.
+by its own process (`fixed_load.py`) with its own API key. The service has real processes: API, two workers, keeper,
+Valkey. A waiting time is from the job's creation to its start, by Redis' clock.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
-from redis import Redis
 
-from benchmarks.flood import Load, Sent, in_a_process
 from tests.chaos.arena import Arena, open_arena, percentile
+from tests.chaos.fixed_load import Load, Sent, in_a_process
 
 #: Posts of the flood per post of the small tenant.
 RATIO = 100
@@ -34,17 +32,7 @@ TAKES_S = 0.05
 MAX_TENANT_JOBS = 2000
 #: Connections of each tenant's client.
 SMALL_CONNECTIONS, FLOOD_CONNECTIONS = 32, 256
-#: Seconds between two memory samples.
-SAMPLE_S = 1.0
 SMALL, FLOOD = "small", "flood"
-
-
-@dataclass
-class Memory:
-    """Memory samples of API and Valkey in bytes."""
-
-    api: list[int] = field(default_factory=list)
-    valkey: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -56,9 +44,6 @@ class Measured:
     flood: Sent
     alone_waits_s: Sequence[float]
     beside_waits_s: Sequence[float]
-    memory: Memory
-    #: Processor time of the service's processes during both loads.
-    cpu_s: Mapping[str, float]
 
     @property
     def ratio(self) -> float:
@@ -69,22 +54,16 @@ class Measured:
 async def measure(arena: Arena, *, posts: int, seconds: float, takes_s: float) -> Measured:
     """Send both loads and return the results; waiting jobs of the flood are canceled at the end."""
     few = max(1, posts // (RATIO + 1))
-    port, memory = arena.fleet.port, Memory()
+    port = arena.fleet.port
     small_load = Load(port, arena.keys[SMALL], few, seconds, SMALL_CONNECTIONS, takes_s)
     flood_load = Load(port, arena.keys[FLOOD], posts - few, seconds, FLOOD_CONNECTIONS, takes_s)
     async with _client(arena, SMALL) as small, _client(arena, FLOOD) as flooding:
         alone = await in_a_process(small_load)
         alone_waits = await _waits(small, alone)
-        watching = asyncio.create_task(_watch(arena, memory))
-        used = _cpu_s(arena)
         beside, flood = await asyncio.gather(in_a_process(small_load), in_a_process(flood_load))
-        cpu_s = {name: after - used[name] for name, after in _cpu_s(arena).items()}
         beside_waits = await _waits(small, beside)
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
         await _purge(flooding)
-    return Measured(alone, beside, flood, alone_waits, beside_waits, memory, cpu_s)
+    return Measured(alone, beside, flood, alone_waits, beside_waits)
 
 
 def report(found: Measured) -> str:
@@ -97,12 +76,6 @@ def report(found: Measured) -> str:
     lines.append(f"p95 beside / alone: {found.ratio:.2f}")
     sent = sum(found.flood.statuses.values())
     lines.append(f"{sent} posts of the flood answered in {found.flood.took_s:.1f} s: {sent / found.flood.took_s:.0f}/s")
-    each = ", ".join(f"{name} {cpu_s * 1000 / sent:.2f} ms" for name, cpu_s in found.cpu_s.items())
-    lines.append(f"processor time for each of them: {each}")
-    for name, sizes in (("API, resident", found.memory.api), ("Valkey, used", found.memory.valkey)):
-        middle = sizes[len(sizes) // 2 :]
-        half = f"{_mb(middle[0])} -> {_mb(middle[-1])} in the second half"
-        lines.append(f"{name}: {_mb(sizes[0])} at first, {_mb(max(sizes))} at most, {half}")
     return "\n".join(lines)
 
 
@@ -116,10 +89,6 @@ def _sent(sent: Sent) -> str:
     refused = sum(sent.statuses.values()) - len(sent.accepted)
     timely = f"with Retry-After: {refused - sent.impatient} of {refused} refusals"
     return f"{statuses}; answered in p50 {p50:.0f} ms, p95 {p95:.0f} ms; {timely}"
-
-
-def _mb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.0f} MB"
 
 
 def _client(arena: Arena, tenant: str) -> httpx2.AsyncClient:
@@ -147,22 +116,6 @@ async def _wait(client: httpx2.AsyncClient, job_id: str) -> float:
         answer = await _ask(client, "GET", f"/v1/jobs/{job_id}", params={"wait": 30})
         job = answer.json() if answer.status_code == 200 else {}
     return float(job["metrics"]["queue_ms"]) / 1000
-
-
-def _cpu_s(arena: Arena) -> Mapping[str, float]:
-    """Return the processor time of each of the service's processes."""
-    pids = {kept.name: kept.pid for kept in arena.fleet.kept} | {"valkey": arena.valkey.pid}
-    used = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
-    return {name: times.user + times.system for name, times in used.items()}
-
-
-async def _watch(arena: Arena, memory: Memory) -> None:
-    api = psutil.Process(arena.fleet.one("api").pid)
-    with Redis.from_url(arena.valkey.url) as client:
-        while True:
-            memory.api.append(api.memory_info().rss)
-            memory.valkey.append(int(client.info("memory")["used_memory"]))
-            await asyncio.sleep(SAMPLE_S)
 
 
 async def _purge(client: httpx2.AsyncClient) -> None:

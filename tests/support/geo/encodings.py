@@ -1,4 +1,4 @@
-"""Encodings of reflectance against the check of radiometry: `python -m benchmarks.encodings`.
+"""Encodings of reflectance against the check of radiometry: `python -m tests.support.geo.encodings`.
 
 Writes every real scene of the shared data in every usual encoding, without tags, as users have them, and asks each
 model with a declared unit of reflectance for its verdict. With csmask each map is computed twice, once as the model's
@@ -33,7 +33,7 @@ from penstock.processors.geo.request import SegmentationRequest
 Values = npt.NDArray[np.float64]
 Outcome = Literal["refused", "noted", "accepted"]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 DATA = ROOT.parent / "shared" / "data" / "geo"
 SIX = ("blue", "green", "red", "nir", "swir16", "swir22")
 THIRTEEN = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")

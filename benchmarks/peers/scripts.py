@@ -1,4 +1,4 @@
-"""TerraTorch's `tiled_inference` in a script, which maps one scene after the other: no server, no queue."""
+"""Programs that map one scene after the other, without a server or a queue: `tiled_inference` and `penstock.Engine`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.load import Lost, Submit
-from benchmarks.peers.serving import SERVERS, START_S, Place, Supervised, supervised
+from benchmarks.measuring import START_S, Lost
+from benchmarks.peers.load import Submit
+from benchmarks.peers.serving import SERVERS, Place, Supervised, supervised
 from benchmarks.peers.works import CUTS
 from tests.support.polling import wait_for
 
 READY = "ready"
 
 
-class TiledInference:
+class Script:
     """A running script, which reads jobs from its input and writes answers to a file for each job."""
 
     def __init__(self, server: Supervised, place: Place) -> None:
@@ -30,7 +32,7 @@ class TiledInference:
 
         def submit(job: dict[str, Any]) -> None:
             with self._turn:
-                wait_for(self._ready, "the script is not ready", timeout_s=START_S)
+                wait_for(self.is_ready, "the script is not ready", timeout_s=START_S)
                 process = self._server.process
                 try:
                     self._answer(process, job)
@@ -39,10 +41,10 @@ class TiledInference:
 
         return submit
 
-    def _ready(self) -> bool:
-        return (self._place.folder / f"{READY}-{self._server.process.pid}").exists() and (
-            self._server.process.poll() is None
-        )
+    def is_ready(self) -> bool:
+        """Return True if the running process has loaded the model."""
+        process = self._server.process
+        return (self._place.folder / f"{READY}-{process.pid}").exists() and process.poll() is None
 
     def _answer(self, process: subprocess.Popen[bytes], job: dict[str, Any]) -> None:
         done = self._place.folder / f"{job['out'].rpartition('/')[2]}.done"
@@ -68,16 +70,31 @@ class TiledInference:
 
 
 @contextmanager
-def serve(place: Place) -> Iterator[TiledInference]:
-    """Run it inside the block."""
+def tiled_inference(place: Place) -> Iterator[Script]:
+    """Run TerraTorch's `tiled_inference` with the tiles of Penstock's record."""
     tile_px, halo_px, _ = CUTS[place.work.name]
     how = {"crop": tile_px + 2 * halo_px, "stride": tile_px, "delta": halo_px, "batch_size": 1}
     if not halo_px:
         how |= {"padding": False, "average_patches": False, "blend_overlaps": False}
-    command = [place.python, SERVERS / "tiled_inference_script.py", place.folder / READY, json.dumps(how)]
-    with supervised(place, command) as server:
-        service = TiledInference(server, place)
-        wait_for(lambda: service._ready() or server.process.poll() is not None, "no script", timeout_s=START_S)
+    with _running(place, SERVERS / "tiled_inference_script.py", place.folder / READY, json.dumps(how)) as script:
+        yield script
+
+
+@contextmanager
+def library(place: Place) -> Iterator[Script]:
+    """Run `penstock.Engine` in one process."""
+    models = place.folder / "models.toml"
+    models.write_text(place.work.record)
+    words = (place.folder / READY, models, place.work.model)
+    with _running(place, SERVERS / "library_script.py", *words) as script:
+        yield script
+
+
+@contextmanager
+def _running(place: Place, script: Path, *words: object) -> Iterator[Script]:
+    with supervised(place, [place.python, script, *words]) as server:
+        service = Script(server, place)
+        wait_for(lambda: service.is_ready() or server.process.poll() is not None, "no script", timeout_s=START_S)
         if server.process.poll() is not None:
             raise RuntimeError(server.last_words())
         yield service

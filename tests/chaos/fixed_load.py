@@ -1,7 +1,7 @@
 """Load generator: post jobs at fixed times and count the responses, with minimal use of the processor.
 
-`python -m benchmarks.flood < load.json` reads a `Load` and writes `Sent`. Each tenant has its own process. It writes
-HTTP requests directly, for a tenth of the cost of an HTTP library.
+`python -m tests.chaos.fixed_load < load.json` reads a `Load` and writes `Sent`. Each tenant has its own process. It
+writes HTTP requests directly, for a tenth of the cost of an HTTP library.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sent:
 async def in_a_process(load: Load) -> Sent:
     """Send a load from a separate process."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.flood", stdin=PIPE, stdout=PIPE
+        sys.executable, "-m", "tests.chaos.fixed_load", stdin=PIPE, stdout=PIPE
     )  # fmt: skip
     said, _ = await process.communicate(json.dumps(asdict(load)).encode())
     if process.returncode:
