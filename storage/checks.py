@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import redis
 import structlog
 from redis.backoff import ConstantBackoff
@@ -249,7 +249,7 @@ def inspect_browser_access(store: ObjectStore, base_url: str) -> Finding:
     origin = f"{parts.scheme}://{parts.netloc}"
     try:
         refused = list(_refused_methods(store, origin))
-    except (PenstockError, httpx.HTTPError) as error:
+    except (PenstockError, httpx2.HTTPError) as error:
         return Finding(
             "page", ok=True, detail=f"not checked: {type(error).__name__}", remedy=_CORS_REMEDY, unchecked=True
         )
@@ -271,7 +271,7 @@ def _refused_methods(store: ObjectStore, origin: str) -> Iterator[str]:
 
 def _allows(url: str, origin: str, method: str, headers: str) -> bool:
     asked = {"Origin": origin, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
-    answer = httpx.options(url, headers=asked, timeout=_BROWSER_S, trust_env=False)
+    answer = httpx2.options(url, headers=asked, timeout=_BROWSER_S, trust_env=False)
     methods = {each.strip() for each in answer.headers.get("access-control-allow-methods", "").split(",")}
     origins = (answer.headers.get("access-control-allow-origin"),)
     return answer.is_success and (origin in origins or "*" in origins) and bool({method, "*"} & methods)
