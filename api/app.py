@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
-from penstock import __version__, log
+from penstock import __version__
 from penstock.api import auth, description, errors
 from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES, ConcurrencyLimit
 from penstock.api.admission.control import AdmissionControl
@@ -63,10 +63,11 @@ from penstock.api.tracing import Tracing
 from penstock.api.traffic import Traffic, TrafficMiddleware
 from penstock.config import Settings, load_settings
 from penstock.errors import ConfigError
+from penstock.observation import log
+from penstock.observation.telemetry import NoSpans, Spans, open_spans
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis.records import AsyncJobStore
-from penstock.telemetry import NoSpans, Spans, open_spans
 
 #: Thresholds of the garbage collector. With Python's (700, 10, 10) it took a sixth of the processor time of a flood.
 GC_THRESHOLDS = (20_000, 20, 20)
@@ -125,7 +126,7 @@ def create_app(
 
 def from_settings() -> FastAPI:
     """Return the app on the stores that the settings name."""
-    from penstock.queue import HintSender  # here, because it loads celery
+    from penstock.storage.hints import HintSender  # here, because it loads celery
 
     settings = load_settings()
     log.configure(settings.log_level)

@@ -13,10 +13,10 @@ from typing import Any
 from penstock.api.isolation import ThreadIsolation
 from penstock.batches import BatchKey, lines_of
 from penstock.config import Settings
-from penstock.documents import parse_json
 from penstock.errors import (
     InputError,
     InvalidRequest,
+    Issue,
     MalformedBody,
     MediaChanged,
     MediaNotFound,
@@ -26,7 +26,7 @@ from penstock.errors import (
     ObjectNotFound,
 )
 from penstock.intake.media import S3Object, UploadReference, parse_reference
-from penstock.reports import Issue
+from penstock.json_body import parse_json
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.spool import own_folder

@@ -15,8 +15,8 @@ from penstock.api.admission.pace import FREE_BYTES
 from penstock.api.auth import tenant_of
 from penstock.api.connection import while_connected
 from penstock.api.services import Services
-from penstock.documents import Document, ModelT, is_small, read_document, validated
 from penstock.errors import BodyTimeout, ClientLeft, PayloadTooLarge, UnsupportedContentType
+from penstock.json_body import Document, ModelT, is_small, read_document, validated
 from penstock.media_types import essence
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from fastapi import Request
 
 from penstock.api.admission.concurrency import ConcurrencyLimit
 from penstock.errors import ClientLeft, Overloaded
-from penstock.patience import one_patience
+from penstock.storage.deadline import request_deadline
 from penstock.storage.redis.changes import cancel_until_done
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ async def turn(request: Request, limit: ConcurrencyLimit, tenant: str) -> AsyncI
     else:
         await while_connected(request, _wait_in_line(limit, tenant))
     try:
-        with one_patience(time.monotonic() - begun_s):
+        with request_deadline(time.monotonic() - begun_s):
             yield
     finally:
         limit.leave()

@@ -17,9 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from penstock import errors
-from penstock.documents import sentence
-from penstock.errors import InvalidRequest, PenstockError
-from penstock.reports import ErrorReport, Issue
+from penstock.errors import ErrorReport, InvalidRequest, Issue, PenstockError
+from penstock.json_body import sentence
 from penstock.storage.spool import is_full, out_of_space
 
 log = structlog.get_logger(__name__)

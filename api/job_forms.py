@@ -28,13 +28,12 @@ from penstock.api.connection import while_connected
 from penstock.api.forms import FORM, FRAME_BYTES, path_of, read_form
 from penstock.api.idempotency import id_from
 from penstock.api.services import Services
-from penstock.documents import check_json, fingerprint, is_small, parse_json, pointer, validated
-from penstock.errors import InvalidRequest, MalformedBody, ObjectExists, PayloadTooLarge
+from penstock.errors import InvalidRequest, Issue, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
 from penstock.jobs import JobKey
+from penstock.json_body import check_json, fingerprint, is_small, parse_json, pointer, validated
 from penstock.media_types import essence
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, ObjectStore
 

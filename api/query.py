@@ -9,11 +9,10 @@ from fastapi import Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Issue
 from penstock.jobs import Status
-from penstock.reports import Issue
+from penstock.processors.times import Time, wrong_with
 from penstock.requests import MetadataValue
-from penstock.times import Time, wrong_with
 
 #: Prefix of metadata filters: `metadata.KEY=VALUE`.
 METADATA = "metadata."

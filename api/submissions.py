@@ -11,7 +11,6 @@ from fastapi import Request
 from penstock.api.connection import while_connected
 from penstock.api.media import check_media
 from penstock.api.services import Services
-from penstock.documents import is_small_value
 from penstock.errors import InputError, ModelUnavailable, NotReady, PenstockError, RequestError
 from penstock.intake.submissions import (
     Findings,
@@ -23,6 +22,7 @@ from penstock.intake.submissions import (
     submission_to,
 )
 from penstock.jobs import JobKey, Submission
+from penstock.json_body import is_small_value
 from penstock.models import CatalogueEntry, media_by_range
 from penstock.requests import JobRequest
 

@@ -14,9 +14,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.job_spans import Context, Kind, Span, root_of, within
 from penstock.jobs import JobKey, trace_of
-from penstock.telemetry import NoSpans, Spans
+from penstock.observation.job_spans import Context, Kind, Span, root_of, within
+from penstock.observation.telemetry import NoSpans, Spans
 
 #: Version ff and ids of zeros are invalid. Versions after 00 may have further fields.
 _TRACEPARENT = re.compile(

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from penstock.errors import ConfigError, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, IOProcessor, Media, Output, OutputSpec, Prepared, Result
-from penstock.processors.exchange import Exchange, declared
+from penstock.processors.io_signature import IOSignature, declared
 
 #: Group of entry points. Each names a class that is called with a `Model` and the step's options and makes a
 #: `PostProcessor`.
@@ -29,7 +29,7 @@ STEPS = "penstock.post_processors"
 class PostProcessor(Protocol):
     """A step on a network's outputs. There is one instance per model and worker, used from several threads."""
 
-    # Optional, see `Exchange`: `reads`, the values that it needs of an output, and `makes`, those that it adds to it.
+    # Optional, see `IOSignature`: `reads`, the values that it needs of an output, and `makes`, those that it adds.
 
     def process(self, output: Output) -> Output:
         """Return the changed output, with the same `partial` and a new mapping. Unchanged arrays may be reused."""
@@ -54,8 +54,8 @@ class Chain:
         return self.processor.outputs
 
     @property
-    def exchanges(self) -> tuple[Exchange, ...] | None:
-        """The inner processor's exchanges, with the outputs that the first post-processor needs of the network."""
+    def io_signatures(self) -> tuple[IOSignature, ...] | None:
+        """The inner processor's signatures, with the outputs that the first post-processor needs of the network."""
         needed = declared(self.processor)
         return None if needed is None else tuple(self._before(one) for one in needed)
 
@@ -71,16 +71,16 @@ class Chain:
         """Return the inner processor's warm-up request."""
         return self.processor.dummy(limits, folder)
 
-    def _before(self, exchange: Exchange) -> Exchange:
-        """Return an exchange of the inner processor as it is before the steps; a step may make any output."""
-        output = dict(exchange.output)
+    def _before(self, signature: IOSignature) -> IOSignature:
+        """Return an signature of the inner processor as it is before the steps; a step may make any output."""
+        output = dict(signature.output)
         for step in reversed(self.steps):
             reads: Mapping[str, str] | None = getattr(step, "reads", None)
             makes: Mapping[str, str] = getattr(step, "makes", {})
             output = (
                 {} if reads is None else {**reads, **{name: kind for name, kind in output.items() if name not in makes}}
             )
-        return exchange.model_copy(update={"output": output})
+        return signature.model_copy(update={"output": output})
 
     def _stepped(self, outputs: Iterator[Output]) -> Iterator[Output]:
         try:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.errors import InvalidInput, MediaTooLarge
+from penstock.errors import InvalidInput, Issue, MediaTooLarge
 from penstock.models import Limits, Model
-from penstock.reports import Issue
 
 #: Seconds of one recording or video, at most, for a model without `limits.max_seconds`.
 MAX_SECONDS = 4 * 3600

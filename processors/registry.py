@@ -13,7 +13,7 @@ import structlog
 from penstock.errors import ModelUnavailable, PenstockError
 from penstock.models import CatalogueEntry, Model, Output, Step, limited
 from penstock.processors.base import IOProcessor
-from penstock.processors.exchange import Exchange, declared
+from penstock.processors.io_signature import IOSignature, declared
 
 if TYPE_CHECKING:
     from penstock.processors.chain import PostProcessor
@@ -65,12 +65,12 @@ class Registry:
 
         return Chain(processor, [_made(step, model) for step in model.post_processors])
 
-    def exchanges(self) -> Mapping[str, tuple[Exchange, ...] | None]:
-        """Return the exchanges that each processor's class declares, None if it declares none; imports all of them.
+    def io_signatures(self) -> Mapping[str, tuple[IOSignature, ...] | None]:
+        """Return the signatures that each processor's class declares, None if it declares none; imports all of them.
 
         A processor that fails to import is left out.
         """
-        found: dict[str, tuple[Exchange, ...] | None] = {}
+        found: dict[str, tuple[IOSignature, ...] | None] = {}
         for name, processor in self.processors.items():
             known = self._with_entry_point(processor) if isinstance(processor, EntryPoint) else self
             if name not in known.problems:

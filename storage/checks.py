@@ -19,9 +19,9 @@ from redis.retry import Retry
 
 from penstock.config import Settings
 from penstock.errors import ConfigError, ObjectExists, ObjectStoreFull, PenstockError, RedisFull, RedisUnavailable
-from penstock.redis_address import connect, without_credentials
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
+from penstock.storage.redis.address import connect, without_credentials
 from penstock.storage.redis.identity import writable
 from penstock.storage.redis.scripts import JobStore, redis_errors, translated
 from penstock.storage.spool import is_full, write_probe

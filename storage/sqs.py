@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_pascal
 
 from penstock.config import Settings
-from penstock.documents import wrong_fields
 from penstock.errors import EventQueueUnavailable
-from penstock.log import plain, redact_text
+from penstock.json_body import wrong_fields
+from penstock.observation.log import plain, redact_text
 from penstock.storage.objects.credentials import credentials_sought
 
 if TYPE_CHECKING:

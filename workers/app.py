@@ -20,17 +20,18 @@ import structlog
 
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
-from penstock.listening import hear_prints
-from penstock.log import configure
 from penstock.models import Catalogue, Model, read_catalogue
-from penstock.queue import HintSender
+from penstock.observation.listening import hear_prints
+from penstock.observation.log import configure
 from penstock.signals import POLL_EVERY_S, Signals
+from penstock.storage.hints import HintSender
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store, open_store
 from penstock.storage.redis import catalogues, records
 from penstock.storage.redis.workers import ServedModel, WorkerState
 from penstock.storage.spool import own_folder
 from penstock.workers import consumer
+from penstock.workers.claim_loop import END_S, Slots
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.memory import device_name
 from penstock.workers.engine.runners import Runners
@@ -38,15 +39,14 @@ from penstock.workers.engine.sources import localise
 from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
-from penstock.workers.lookout import Lookout
 from penstock.workers.pipeline import Pipeline
 from penstock.workers.places import Places
 from penstock.workers.preparation import CHECKS, Localise, Preparation
 from penstock.workers.processing import Processing
-from penstock.workers.rooms import Rooms
+from penstock.workers.requeue_poller import RequeuePoller
+from penstock.workers.scratch import ScratchFolders
 from penstock.workers.served_models import ServedModels
 from penstock.workers.server_watch import ServerWatch
-from penstock.workers.slots import END_S, Slots
 from penstock.workers.store_waits import StoreWaits
 
 #: Seconds for which stalls are remembered, longer than any limit that they are counted against.
@@ -214,7 +214,7 @@ def open_worker(
             engine=engine,
             heartbeat=heartbeat,
             served=served,
-            rooms=Rooms(spool, shared=settings.io_reuse == "tenant"),
+            rooms=ScratchFolders(spool, shared=settings.io_reuse == "tenant"),
             waits=waits,
             places=places,
         )
@@ -230,7 +230,7 @@ def open_worker(
         )  # fmt: skip
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
-        lookout = Lookout(store, settings.queues, slots.notice)
+        lookout = RequeuePoller(store, settings.queues, slots.notice)
         slots.start()
         lookout.start()
         try:

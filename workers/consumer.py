@@ -12,10 +12,10 @@ from celery.worker import state
 from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.models import read_catalogue
-from penstock.queue import TASK, TIMEOUT_S, celery_queue, celery_settings, visibility_timeout_s
+from penstock.storage.hints import TASK, TIMEOUT_S, celery_queue, celery_settings, visibility_timeout_s
 from penstock.storage.redis.identity import writable
 from penstock.storage.redis.records import JobStore
-from penstock.workers.slots import Slots
+from penstock.workers.claim_loop import Slots
 
 #: Seconds between two questions to a Redis that refuses writes.
 ASK_EVERY_S = 1.0

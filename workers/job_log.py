@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.listening import shortened
-from penstock.log import redact_text
+from penstock.observation.listening import shortened
+from penstock.observation.log import redact_text
 
 Source: TypeAlias = Literal["processor", "runner"]
 

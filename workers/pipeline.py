@@ -27,12 +27,12 @@ from penstock.errors import (
 from penstock.intake.guard import GuardedClient
 from penstock.intake.media import fetch_for_job
 from penstock.intake.references import pointing_to
+from penstock.intake.request_defaults import defaults_of
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, QueueMode, State
-from penstock.listening import listening
 from penstock.models import Model, linked_documents, media_by_range, media_references, media_to_share
+from penstock.observation.listening import listening
 from penstock.processors.base import Divisible, Output, Prompt, finding_name
-from penstock.request_defaults import defaults_of
 from penstock.storage.journal import journal, queue_modes, usage_ledger
 from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import Ended, Flow, Journal
@@ -43,21 +43,20 @@ from penstock.storage.redis.parts import Division, split
 from penstock.workers.artifacts import upload
 from penstock.workers.attempts import Attempt
 from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
-from penstock.workers.division import PartLimits
 from penstock.workers.engine.base import Engine
-from penstock.workers.engine.kinds import machine_kind
+from penstock.workers.engine.device_class import device_class
 from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.input_digests import InputDigests
 from penstock.workers.job_media import HELD_BYTES, JobMedia
-from penstock.workers.outcomes import outcome_of, to_penstock_error
 from penstock.workers.places import Places
 from penstock.workers.processing import Processed, Processing, Work
 from penstock.workers.provenance import Course, copied, environment, provenance
 from penstock.workers.result_cache import ResultCache, fingerprint_of
-from penstock.workers.rooms import ARTIFACTS, Rooms
+from penstock.workers.retry_policy import outcome_of, to_penstock_error
+from penstock.workers.scratch import ARTIFACTS, ScratchFolders
 from penstock.workers.served_models import RunnableModel, ServedModels
-from penstock.workers.sharing import Divided, Sharing
 from penstock.workers.software import loaded_software
+from penstock.workers.splitting import JobSplit, PartLimits, Splitter
 from penstock.workers.store_waits import StoreWaits
 
 #: Seconds between two tries to report an attempt's outcome to Redis. The artifacts are stored by then.
@@ -79,7 +78,7 @@ class Pipeline:
     heartbeat: Heartbeat
     served: ServedModels
     #: Scratch folders of attempts.
-    rooms: Rooms
+    rooms: ScratchFolders
     waits: StoreWaits
     environments: Environments = field(default_factory=Environments)
     #: The worker's slots; None = no attempt lends its slot.
@@ -91,11 +90,11 @@ class Pipeline:
         return Journal(self.store, self.objects)
 
     @property
-    def sharing(self) -> Sharing:
+    def sharing(self) -> Splitter:
         """The decision whether several workers share a job."""
         settings = self.settings
         limits = PartLimits(settings.scene_parts, settings.scene_part_tiles, settings.scene_sharing == "always")
-        return Sharing(self.store, limits)
+        return Splitter(self.store, limits)
 
     @property
     def results(self) -> ResultCache:
@@ -123,7 +122,7 @@ class Pipeline:
             outcome = self._outcome(attempt, folder)
         except Interruption as reason:
             self._abandon(attempt, reason)
-        except Divided as divided:
+        except JobSplit as divided:
             self._split(attempt, divided.division)
         else:
             self._end(attempt, outcome)
@@ -139,7 +138,7 @@ class Pipeline:
     def _outcome(self, attempt: Attempt, folder: Path) -> records.Outcome:
         try:
             outcome = self._result(attempt, folder)
-        except (Fenced, Drained, Divided):
+        except (Fenced, Drained, JobSplit):
             raise
         except Exception as error:  # a fault of a processor, a decoder or a network ends this attempt only
             known = to_penstock_error(error)
@@ -271,7 +270,7 @@ class Pipeline:
         )  # fmt: skip
         by_range = media_by_range(runnable.schema, request)
         undecided = frozenset() if runnable.model.cache else media_to_share(runnable.schema, request)
-        if undecided and not self.sharing.may_share(attempt.claim):
+        if undecided and not self.sharing.may_split(attempt.claim):
             undecided = frozenset()
         for place, reference in media_references(runnable.schema, request):
             attempt.check()
@@ -288,7 +287,7 @@ class Pipeline:
                 self.heartbeat.beat(attempt)  # at once: a stored checkpoint restarts the count of the job's crashes
 
         return StoredCheckpoints(
-            self.objects, attempt.claim.job, folder, on_news, self.waits.store(attempt), machine_kind(model)
+            self.objects, attempt.claim.job, folder, on_news, self.waits.store(attempt), device_class(model)
         )
 
     def _infer(self, attempt: Attempt, work: Work, checkpoints: StoredCheckpoints, media: JobMedia) -> Processed:
@@ -321,10 +320,10 @@ class Pipeline:
         return processed
 
     def _share(self, claim: Claim, model: Model, work: Divisible | None, checkpoints: StoredCheckpoints) -> None:
-        """Raise `Divided` if workers share the job, and keep what this attempt found out for the one that joins."""
+        """Raise `JobSplit` if workers share the job, and keep what this attempt found out for the one that joins."""
         try:
             self.sharing.decide(claim, model, work)
-        except Divided:
+        except JobSplit:
             for digest, text in work.findings.items() if work is not None else ():
                 checkpoints.keep(finding_name(digest), text)
             raise

@@ -28,8 +28,8 @@ from penstock.processors.registry import unusable
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.workers.engine.base import Engine
 from penstock.workers.engine.runners import Runners
-from penstock.workers.outcomes import to_penstock_error
 from penstock.workers.processing import Processing
+from penstock.workers.retry_policy import to_penstock_error
 from penstock.workers.served_models import ServedModels
 from penstock.workers.server_watch import ServerWatch
 from penstock.workers.warmup import warm_up

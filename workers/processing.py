@@ -15,19 +15,19 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from penstock.documents import issues
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.intake.local_media import LocalMedia
+from penstock.json_body import issues
 from penstock.models import CatalogueEntry, Model
 from penstock.processors.base import Divisible, IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
 from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints, NoCheckpoints
+from penstock.workers.compatibility import checked_entry
 from penstock.workers.engine.base import Check
 from penstock.workers.engine.runners import Runners
 from penstock.workers.job_log import AttemptLog
 from penstock.workers.job_media import MediaRequests, NoRequests
-from penstock.workers.pairs import checked_entry
 from penstock.workers.software import loaded_software
 
 #: Requests of a processor whose media are all local files.

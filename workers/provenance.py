@@ -13,11 +13,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from penstock.digests import digest
 from penstock.models import Model
 from penstock.processors.registry import GROUP
+from penstock.storage.canonical_hash import digest
 from penstock.storage.redis.fields import dump
-from penstock.workers.engine.kinds import machine_kind
+from penstock.workers.engine.device_class import device_class
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
 from penstock.workers.input_digests import Input
@@ -101,7 +101,7 @@ def facts_of(model: Model) -> dict[str, Any]:
         "weights_sha256": None if served else weights_sha256(model), "runner": model.runner, "dtype": model.dtype,
         "processor": model.processor, "processor_version": _version_of(model.processor) or None,
     }  # fmt: skip
-    machine = SERVER if served else machine_kind(model)
+    machine = SERVER if served else device_class(model)
     return {"model": {name: value for name, value in about.items() if value is not None}, "machine": machine}
 
 

@@ -19,13 +19,13 @@ from urllib.parse import urlsplit, urlunsplit
 import structlog
 
 from penstock import __version__
-from penstock.digests import digest
 from penstock.errors import InputError, JobGone, JobStoreError, ObjectNotFound, ObjectStoreUnavailable, UnknownJob
 from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Claim, Job, JobKey, State
 from penstock.models import media_references
 from penstock.processors.base import Result
 from penstock.processors.registry import GROUP
+from penstock.storage.canonical_hash import digest
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.redis.fields import us

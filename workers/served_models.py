@@ -11,7 +11,7 @@ from typing import Any
 from penstock.models import CatalogueEntry, Model
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.storage.redis.parts import part_lane
-from penstock.workers.engine.kinds import machine_kind
+from penstock.workers.engine.device_class import device_class
 from penstock.workers.provenance import facts_of
 
 
@@ -86,7 +86,7 @@ class ServedModels:
     def claimable(self) -> frozenset[str]:
         """Return the names under which jobs of the ready models wait, and parts of jobs for this kind of machine."""
         ready, runnable = self.ready(), self.runnable()
-        return ready.union(part_lane(name, machine_kind(runnable[name].model)) for name in ready & runnable.keys())
+        return ready.union(part_lane(name, device_class(runnable[name].model)) for name in ready & runnable.keys())
 
     def preparing(self) -> bool:
         """Return True while a model is fetched, waits for another try to fetch it, is checked or warmed up.

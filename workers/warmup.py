@@ -21,8 +21,8 @@ from penstock.errors import ExecutionTimeout, Interruption, PenstockError
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Check, Engine
-from penstock.workers.outcomes import to_penstock_error
 from penstock.workers.processing import Processing, Work
+from penstock.workers.retry_policy import to_penstock_error
 
 #: Limits of a dummy request on a CPU.
 CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}

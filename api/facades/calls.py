@@ -23,10 +23,10 @@ from penstock.api.facades.capabilities import Capability, require_capability
 from penstock.api.routes import jobs
 from penstock.api.services import Api, Services
 from penstock.api.tracing import traceparent
-from penstock.documents import Document
 from penstock.errors import ClientLeft, NotReady, StateConflict, Unauthorized, WaitOver
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State
+from penstock.json_body import Document
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal

@@ -15,8 +15,7 @@ from fastapi.responses import JSONResponse
 
 from penstock.api.errors import ErrorFormat
 from penstock.api.facades.ogc.errors import as_ogc
-from penstock.errors import IdempotencyMismatch, UnknownModel
-from penstock.reports import ErrorReport, Issue, with_places
+from penstock.errors import ErrorReport, IdempotencyMismatch, Issue, UnknownModel, with_places
 
 #: Penstock's error code -> OpenAI's, where they differ.
 _OPENAI_CODES: Mapping[str, str] = MappingProxyType(

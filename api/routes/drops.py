@@ -9,7 +9,7 @@ from penstock.api.errors import problems
 from penstock.api.schemas.jobs import Outgoing
 from penstock.api.services import Api
 from penstock.config import DropRule
-from penstock.drop_rules import listed_every_s
+from penstock.storage.drop_rules import listed_every_s
 from penstock.storage.redis.drop_events import Pass, passes, problem_with
 
 router = APIRouter(prefix="/v1/drops", tags=["queues"], responses=problems(503))

@@ -9,8 +9,7 @@ from fastapi import APIRouter
 from penstock.api.errors import problems
 from penstock.api.schemas.jobs import ReadyView
 from penstock.api.services import Api
-from penstock.errors import NotReady, ObjectStoreFull, OutOfSpace, PenstockError, RedisFull
-from penstock.reports import Issue
+from penstock.errors import Issue, NotReady, ObjectStoreFull, OutOfSpace, PenstockError, RedisFull
 from penstock.storage.redis.identity import Identity, identity, writable
 from penstock.storage.spool import require_writable
 

@@ -43,8 +43,8 @@ from penstock.errors import (
 )
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State, Status, Submission
-from penstock.patience import may_store, one_patience
 from penstock.requests import JobRequest
+from penstock.storage.deadline import request_deadline, time_to_store
 from penstock.storage.journal import journal, usage_ledger
 from penstock.storage.redis import listing, records
 from penstock.storage.redis.changes import Watch
@@ -260,7 +260,7 @@ async def page_of(api: Services, tenant: str, query: JobQuery, statuses: Collect
     Short reads leave Redis free for other requests in between.
     """
     page = Page((), query.cursor)
-    with one_patience():
+    with request_deadline():
         for _ in range(MAX_PAGES):
             page = await api.jobs.run(listing.list_jobs(
                 tenant, cursor=page.next_cursor, limit=query.limit, status=statuses or query.status, model=query.model,
@@ -379,7 +379,7 @@ async def submit_checked(api: Services, checked: Submission) -> Submitted:
 
     Raises `Overloaded` where the client has waited too long in line: no job was stored yet, and storing takes time.
     """
-    if not may_store():
+    if not time_to_store():
         await api.jobs.run(records.ping())  # a Redis that hangs is the reason
         raise Overloaded("the turn came too late; try again", retry_after_s=1)
     try:

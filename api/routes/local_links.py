@@ -20,9 +20,9 @@ from penstock.api.files import FileDownload, download_headers
 from penstock.api.services import Api, Services
 from penstock.config import Settings
 from penstock.errors import LinkRefused, MalformedBody, ObjectExists, PayloadTooLarge
-from penstock.signing import SignedLink, verify_link
 from penstock.storage.objects.base import CHUNK_BYTES, ObjectInfo, ObjectStore
 from penstock.storage.objects.local import LocalStore
+from penstock.storage.signing import SignedLink, verify_link
 from penstock.storage.spool import own_folder
 
 router = APIRouter(prefix="/v1/local", include_in_schema=False)

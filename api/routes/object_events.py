@@ -18,9 +18,9 @@ from penstock.api.body import read_json
 from penstock.api.errors import problems
 from penstock.api.services import Api
 from penstock.config import WEBHOOK, Settings
-from penstock.drop_rules import ObjectPlace, owner
 from penstock.errors import EventsNotAwaited, RequestError
 from penstock.object_events import Notification, ObjectEvent, read_notification
+from penstock.storage.drop_rules import ObjectPlace, owner
 from penstock.storage.redis import drop_events
 from penstock.storage.redis.drop_events import DUPLICATE, FOREIGN, HTTP, IGNORED, UNREADABLE
 

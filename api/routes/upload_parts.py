@@ -19,6 +19,7 @@ from penstock.api.schemas.uploads import CompleteRequest, MultipartView, PartLin
 from penstock.api.services import Api, Services
 from penstock.errors import (
     InvalidRequest,
+    Issue,
     MediaNotFound,
     ObjectExists,
     ObjectNotFound,
@@ -28,7 +29,6 @@ from penstock.errors import (
 )
 from penstock.intake.media import UploadReference, parse_reference
 from penstock.multipart import MIN_PART_BYTES, joined_etag, part_bytes_for
-from penstock.reports import Issue
 from penstock.storage.objects.base import ObjectStore, StoredPart
 
 router = APIRouter(prefix="/v1/uploads/{upload_id}/{name}", tags=["uploads"], responses=problems(404, 503))

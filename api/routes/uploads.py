@@ -18,10 +18,9 @@ from penstock.api.media import require_room
 from penstock.api.routes.upload_parts import multipart_view
 from penstock.api.schemas.uploads import MultipartView, UploadRequest, UploadView
 from penstock.api.services import Api
-from penstock.errors import ObjectNotFound, PayloadTooLarge
+from penstock.errors import Issue, ObjectNotFound, PayloadTooLarge
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
-from penstock.reports import Issue
 from penstock.storage.objects.base import ObjectStore
 
 #: UUIDv5 namespace of upload ids from an Idempotency-Key, the tenant and the request.

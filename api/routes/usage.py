@@ -17,8 +17,7 @@ from penstock.api.schemas.usage import TenantKey, TenantList, TenantView, UsageR
 from penstock.api.services import Api, Services
 from penstock.api_keys import KeyRecord
 from penstock.config import DEFAULT_TENANT
-from penstock.errors import InsufficientScope, InvalidRequest
-from penstock.reports import Issue
+from penstock.errors import InsufficientScope, InvalidRequest, Issue
 from penstock.storage.journal.api_keys import list_keys
 from penstock.storage.redis import usage
 from penstock.storage.redis.usage import UsageRow

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from penstock.errors import InputError, InvalidInput
+from penstock.errors import InputError, InvalidInput, Issue
 from penstock.processors.base import ArtifactSink, Divisible, Output, final_outputs
 from penstock.processors.geo.options import ClassLabel
 from penstock.processors.geo.read.grids import nesting
@@ -26,7 +26,6 @@ from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.scene_request import Acquisition
 from penstock.processors.geo.tiling.tiles import PendingTiles
-from penstock.reports import Issue
 
 _POINTER = "/input/change"
 #: Fields that give a scene.

@@ -15,8 +15,7 @@ from penstock.errors import ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result, final_outputs
 from penstock.processors.directory import read_labels
-from penstock.processors.exchange import Exchange
-from penstock.processors.geo.mapping import Context, SceneRunner, scene_exchange
+from penstock.processors.geo.mapping import MappingContext, SceneRunner, scene_signature
 from penstock.processors.geo.options import DetectionOptions, ObjectOptions, read_options
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_suspects
 from penstock.processors.geo.request import DetectionRequest, ObjectRequest
@@ -28,6 +27,7 @@ from penstock.processors.geo.tiling.tiles import SentTile
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.object_outputs import BOXES, ObjectOutputs, check_placement
 from penstock.processors.geo.write.vector import GEOJSON_TYPE
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.queries import check_kind, corners, decode
 
@@ -80,15 +80,17 @@ class SceneDetector(ABC, Generic[RequestT]):
     def _finder(self, request: RequestT) -> Find:
         """Return the function that decodes the outputs of a job."""
 
-    def pre_process(self, request: RequestT, media: Media) -> Prepared[Context[RequestT]]:
+    def pre_process(self, request: RequestT, media: Media) -> Prepared[MappingContext[RequestT]]:
         """Plan a scene and return its prompts; see `SceneRunner.prepare`."""
         return self._prepared(request, media)
 
-    def pre_process_part(self, request: RequestT, media: Media, first: int, last: int) -> Prepared[Context[RequestT]]:
+    def pre_process_part(
+        self, request: RequestT, media: Media, first: int, last: int
+    ) -> Prepared[MappingContext[RequestT]]:
         """Return the prompts of some strips of a scene; see `PartProcessor`."""
         return self._prepared(request, media, range(first, last + 1))
 
-    def post_process(self, outputs: Iterator[Output], context: Context[RequestT], sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: MappingContext[RequestT], sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
         pieces = self._pieces(outputs, context)
         if context.part is not None:
@@ -102,14 +104,16 @@ class SceneDetector(ABC, Generic[RequestT]):
         """Return a scene of noise; see `SceneRunner.dummy`."""
         return self._runner.dummy(limits, folder)
 
-    def _prepared(self, request: RequestT, media: Media, part: range | None = None) -> Prepared[Context[RequestT]]:
+    def _prepared(
+        self, request: RequestT, media: Media, part: range | None = None
+    ) -> Prepared[MappingContext[RequestT]]:
         # The preview reads the scene again, as a quicklook does.
         outputs = (*request.outputs, *(("quicklook",) if "preview" in request.outputs else ()))
         prepared = self._runner.prepare(request, outputs, media, part, facts=self._facts(request))
         check_placement(request, prepared.context.inputs)
         return prepared
 
-    def _pieces(self, outputs: Iterator[Output], context: Context[RequestT]) -> Iterator[TilePieces]:
+    def _pieces(self, outputs: Iterator[Output], context: MappingContext[RequestT]) -> Iterator[TilePieces]:
         whole, find = Box(0, 0, context.plan.height, context.plan.width), self._finder(context.request)
         for sent, output in with_tiles(final_outputs(outputs), context.pending):
             yield TilePieces(sent.strip, sent.last, self._of_tile(sent, find(output.data, sent.tile.window), whole))
@@ -128,17 +132,17 @@ class RasterDetection(SceneDetector[DetectionRequest]):
     """Detection of objects of the network's own classes."""
 
     request = DetectionRequest
-    #: The output that all kinds of networks have; a model's own exchange has more.
-    exchanges: tuple[Exchange, ...] = (
-        scene_exchange("boxes").model_copy(update={"output": {"boxes": "array (_, 4)"}}),
+    #: The output that all kinds of networks have; a model's own signature has more.
+    io_signatures: tuple[IOSignature, ...] = (
+        scene_signature("boxes").model_copy(update={"output": {"boxes": "array (_, 4)"}}),
     )
 
     def __init__(self, model: Model) -> None:
         self._options = read_options(model, DetectionOptions)
         self._labels = read_labels(model)
         self._detector = self._options.detector or ("queries" if model.runner == "transformers" else "boxes")
-        exchange = scene_exchange("boxes", self._options.coordinates)
-        self.exchanges = (exchange.model_copy(update={"output": _OUTPUTS[self._detector]}),)
+        signature = scene_signature("boxes", self._options.coordinates)
+        self.io_signatures = (signature.model_copy(update={"output": _OUTPUTS[self._detector]}),)
         self._kind = ""
         if self._detector == "queries":
             self._kind = read_preprocessor(model).kind

@@ -14,8 +14,7 @@ from penstock.errors import ConfigError, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result, final_outputs
 from penstock.processors.embedding import OUTPUT_NAME
-from penstock.processors.exchange import Exchange
-from penstock.processors.geo.mapping import Context, SceneRunner, scene_exchange
+from penstock.processors.geo.mapping import MappingContext, SceneRunner, scene_signature
 from penstock.processors.geo.options import EmbeddingOptions, read_options
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_suspects
 from penstock.processors.geo.request import EmbeddingRequest
@@ -26,8 +25,9 @@ from penstock.processors.geo.tiling.tiles import SentTile
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.geoparquet import GEOPARQUET_TYPE
 from penstock.processors.geo.write.vector_outputs import SHARES, VECTORS, VectorOutputs
+from penstock.processors.io_signature import IOSignature
 
-_Context = Context[EmbeddingRequest]
+_Context = MappingContext[EmbeddingRequest]
 
 #: Runners that make a vector of a tile, or one of each patch, by `options.pooling`.
 _POOLED = ("terratorch", "transformers")
@@ -50,15 +50,15 @@ class RasterEmbedding:
         RASTER_OUTPUTS.spec("stats", "stats.json: the grid of vectors, and the inputs used", kind="json"),
     )
     #: The output of all kinds of networks.
-    exchanges: tuple[Exchange, ...] = (
-        scene_exchange(OUTPUT_NAME).model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),
+    io_signatures: tuple[IOSignature, ...] = (
+        scene_signature(OUTPUT_NAME).model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),
     )
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._options = read_options(model, EmbeddingOptions)
-        exchange = scene_exchange(OUTPUT_NAME, self._options.coordinates)
-        self.exchanges = (exchange.model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),)
+        signature = scene_signature(OUTPUT_NAME, self._options.coordinates)
+        self.io_signatures = (signature.model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),)
         by_patch = self._options.cell_px < self._options.tile_px
         if model.runner in _POOLED and by_patch != (self._options.pooling == "patches"):
             raise ConfigError(

@@ -33,7 +33,6 @@ from penstock.processors.base import (
     Result,
     final_outputs,
 )
-from penstock.processors.exchange import Exchange
 from penstock.processors.geo.options import CoordinateOptions, MapOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
 from penstock.processors.geo.read.finding import findings_of, read_finding
@@ -62,6 +61,7 @@ from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, stitch_tiles
 from penstock.processors.geo.tiling.tiles import INPUT_NAME, Normalisation, PendingTiles, make_prompts
 from penstock.processors.geo.write.raster_set import RasterArrays
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.prompt_names import REDUCE
 from penstock.processors.reductions import Reduction, reduction_for
 
@@ -83,7 +83,7 @@ _MODEL_FIELDS = ("name", "runner", "revision", "sha256", "files", "dtype")
 
 
 @dataclass(frozen=True, slots=True)
-class Context(Generic[RequestT]):
+class MappingContext(Generic[RequestT]):
     """Data that `pre_process` passes to `post_process`."""
 
     inputs: Inputs
@@ -98,7 +98,7 @@ class Context(Generic[RequestT]):
     doubts: tuple[str, ...] = ()
     pending: PendingTiles = field(default_factory=deque)
     #: The run of the same model on an earlier scene, if the change is wanted.
-    before: Context[RequestT] | None = None
+    before: MappingContext[RequestT] | None = None
     #: Indexes of the strips that a part of the job computes; None for the whole job.
     part: range | None = None
     #: Part of the scene whose pixels are read: partial files hold no others.
@@ -155,7 +155,7 @@ def _work(plan: Plan, area: SceneArea | None, restored: Collection[int] = ()) ->
     return len(tiles), sum(tile.window.height * tile.window.width for tile in tiles)
 
 
-def scene_exchange(output: str, used: CoordinateOptions | None = None) -> Exchange:
+def scene_signature(output: str, used: CoordinateOptions | None = None) -> IOSignature:
     """Return the values of tiles and of the network's output: float32 (channels, H, W) under this name.
 
     A network must take the coordinates that a model's options use.
@@ -164,7 +164,7 @@ def scene_exchange(output: str, used: CoordinateOptions | None = None) -> Exchan
         TIME_NAME: ("float32 (dates, 2)", used is not None and used.time != "no"),
         LOCATION_NAME: ("float32 (2)", used is not None and used.location != "no"),
     }
-    return Exchange(
+    return IOSignature(
         prompt={
             INPUT_NAME: "float32 (bands, H, W)",
             **{name: kind for name, (kind, needed) in coordinates.items() if needed},
@@ -200,7 +200,7 @@ class SceneRunner:
         part: range | None = None,
         *,
         facts: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Prepared[Context[RequestT]]:
+    ) -> Prepared[MappingContext[RequestT]]:
         """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel.
 
         With `part`, only the prompts of these strips. `facts` are further JSON values that saved results depend on.
@@ -220,7 +220,7 @@ class SceneRunner:
             part = range(part.start, min(part.stop, plan.strip_count))  # a part of two scenes has strips of the other
         digest = plan.digest({**self._facts(inputs, coordinates, outputs), **facts})
         saved = _saved(media, plan, digest, part)
-        context = Context(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
+        context = MappingContext(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
         # The first attempt of a shared job has checked the radiometry.
         known = () if part is not None else read_finding(saved, digest)
         read = self._read(context)
@@ -242,7 +242,7 @@ class SceneRunner:
     def write(
         self,
         results: Iterator[TilePieces],
-        context: Context[Any],
+        context: MappingContext[Any],
         writer: RasterWriter,
         sink: ArtifactSink,
         tally: Tally = NOTHING,
@@ -267,7 +267,7 @@ class SceneRunner:
     def write_part(
         self,
         results: Iterator[TilePieces],
-        context: Context[Any],
+        context: MappingContext[Any],
         sink: ArtifactSink,
         tally: Tally = NOTHING,
         *,
@@ -305,7 +305,7 @@ class SceneRunner:
             raise MediaTooLarge(f"The {what} has {count} tiles; this model accepts at most {most}.")
         return plan
 
-    def _read(self, context: Context[Any]) -> Box:
+    def _read(self, context: MappingContext[Any]) -> Box:
         """Return the part of the scene that is read: whole tiles, or an area with the pixels that the network sees."""
         area, reach_px, tiles = context.inputs.area, self._options.reach_px, context.plan.window
         if area is None or reach_px is None:
@@ -325,11 +325,11 @@ class SceneRunner:
             "outputs": sorted(outputs),
         }
 
-    def _reduction(self, context: Context[Any]) -> Reduction | None:  # noqa: ARG002  (for classes)
+    def _reduction(self, context: MappingContext[Any]) -> Reduction | None:  # noqa: ARG002  (for classes)
         """Return the reduction of tiles that is enough for the outputs; None where whole outputs are needed."""
         return None
 
-    def _prompts(self, context: Context[Any]) -> Iterator[Prompt]:
+    def _prompts(self, context: MappingContext[Any]) -> Iterator[Prompt]:
         inputs, options, reduction = context.inputs, self._options, self._reduction(context)
         asked = {} if reduction is None else {REDUCE: str(reduction)}
         trusted = any(band.trusted for band in inputs.radiometry.bands)
@@ -350,7 +350,7 @@ class SceneRunner:
             )
             yield from read_ahead(prompts, depth=1) if self._cuts_ahead(context) else prompts
 
-    def _cuts_ahead(self, context: Context[Any]) -> bool:
+    def _cuts_ahead(self, context: MappingContext[Any]) -> bool:
         """Return True if a thread of its own cuts the tiles: several, and none of them large."""
         plan = context.plan  # all windows of a plan have one size
         small = 4 * len(context.inputs.needed) * plan.cost() <= _AHEAD_BYTES * plan.count()
@@ -369,7 +369,7 @@ class SceneMapper(SceneRunner):
     def finish(
         self,
         outputs: Iterator[Output],
-        context: Context[Any],
+        context: MappingContext[Any],
         writer: RasterWriter,
         encode: Encode,
         sink: ArtifactSink,
@@ -381,7 +381,7 @@ class SceneMapper(SceneRunner):
     def finish_part(
         self,
         outputs: Iterator[Output],
-        context: Context[Any],
+        context: MappingContext[Any],
         encode: Encode,
         sink: ArtifactSink,
         tally: Tally = NOTHING,
@@ -389,7 +389,9 @@ class SceneMapper(SceneRunner):
         """Stitch the outputs and save the strips of a part; see `write_part`."""
         return self.write_part(self._stitched(outputs, context, encode), context, sink, tally, lasting=True)
 
-    def _stitched(self, outputs: Iterator[Output], context: Context[Any], encode: Encode) -> Iterator[TilePieces]:
+    def _stitched(
+        self, outputs: Iterator[Output], context: MappingContext[Any], encode: Encode
+    ) -> Iterator[TilePieces]:
         channels = replace(self._channels, reduction=self._reduction(context))
         for result in stitch_tiles(final_outputs(outputs), context.pending, context.plan, channels):
             pieces = (
@@ -397,7 +399,7 @@ class SceneMapper(SceneRunner):
             )
             yield TilePieces(result.strip, result.last, pieces)
 
-    def _reduction(self, context: Context[Any]) -> Reduction | None:
+    def _reduction(self, context: MappingContext[Any]) -> Reduction | None:
         """Return the reduction that is enough; None where scores are averaged or wanted."""
         if not self._reduces or context.plan.averaged:
             return None
@@ -420,7 +422,7 @@ def _restored(saved: Mapping[str, Path], digest: str, part: range | None) -> dic
     return found if part is None else {index: path for index, path in found.items() if index in part}
 
 
-def _left(context: Context[Any]) -> Box:
+def _left(context: MappingContext[Any]) -> Box:
     """Return the part of the scene that the unfinished strips need; `NOWHERE` if all strips are finished."""
     return context.plan.window_of(context.skipped) if context.plan.count(context.skipped) else NOWHERE
 
@@ -429,7 +431,7 @@ def _beside(plan: Plan, part: range) -> Collection[int]:
     return {index for index in plan.wanted_strips if index not in part}
 
 
-def _division(context: Context[Any]) -> Divisible | None:
+def _division(context: MappingContext[Any]) -> Divisible | None:
     """Return the strips as units that can be shared, each with its tiles; None for a single strip."""
     plan, area = context.plan, context.inputs.area
     if len(plan.wanted_strips) < 2:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
-from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
+from penstock.json_body import wrong_fields
 from penstock.models import Model
 from penstock.processors.geo.tiling.plan import Tiling
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result
-from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
+from penstock.processors.geo.mapping import MappingContext, SceneMapper, scene_signature
 from penstock.processors.geo.options import RegressionOptions, read_options
 from penstock.processors.geo.request import RegressionRequest
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
@@ -37,26 +37,26 @@ class RasterRegression:
         ),
         RASTER_OUTPUTS.spec("stats", "stats.json: statistics of each quantity, and the inputs used", kind="json"),
     )
-    exchanges = (scene_exchange(OUTPUT_NAME),)
+    io_signatures = (scene_signature(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._options = read_options(model, RegressionOptions)
-        self.exchanges = (scene_exchange(OUTPUT_NAME, self._options.coordinates),)
+        self.io_signatures = (scene_signature(OUTPUT_NAME, self._options.coordinates),)
         self._mapper = SceneMapper(model, self._options, Channels(OUTPUT_NAME, len(self._options.quantities)))
 
-    def pre_process(self, request: RegressionRequest, media: Media) -> Prepared[Context[RegressionRequest]]:
+    def pre_process(self, request: RegressionRequest, media: Media) -> Prepared[MappingContext[RegressionRequest]]:
         """Plan a scene and return its prompts; see `SceneMapper.prepare`."""
         return self._mapper.prepare(request, request.outputs, media)
 
     def pre_process_part(
         self, request: RegressionRequest, media: Media, first: int, last: int
-    ) -> Prepared[Context[RegressionRequest]]:
+    ) -> Prepared[MappingContext[RegressionRequest]]:
         """Return the prompts of some strips of a scene; see `PartProcessor`."""
         return self._mapper.prepare(request, request.outputs, media, range(first, last + 1))
 
     def post_process(
-        self, outputs: Iterator[Output], context: Context[RegressionRequest], sink: ArtifactSink
+        self, outputs: Iterator[Output], context: MappingContext[RegressionRequest], sink: ArtifactSink
     ) -> Result:
         """Write the requested artifacts and return the statistics."""
         if context.part is not None:

@@ -22,7 +22,7 @@ from penstock.processors.geo.change import (
     of_the_earlier_scene,
     one_division,
 )
-from penstock.processors.geo.mapping import Context, SceneMapper, scene_exchange
+from penstock.processors.geo.mapping import MappingContext, SceneMapper, scene_signature
 from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
@@ -41,7 +41,7 @@ from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from penstock.processors.geo.write.vector import FLATGEOBUF_TYPE
 
-_Context = Context[SegmentationRequest]
+_Context = MappingContext[SegmentationRequest]
 
 #: Name of the network's output: float32 (classes, rows, columns) with sum 1 at every pixel.
 OUTPUT_NAME = "probability"
@@ -100,12 +100,12 @@ class RasterSegmentation:
             "stats", "stats.json: pixels, m² and percentage per class, and the inputs used", kind="json"
         ),
     )
-    exchanges = (scene_exchange(OUTPUT_NAME),)
+    io_signatures = (scene_signature(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._options = read_options(model, SegmentationOptions)
-        self.exchanges = (scene_exchange(OUTPUT_NAME, self._options.coordinates),)
+        self.io_signatures = (scene_signature(OUTPUT_NAME, self._options.coordinates),)
         channels = Channels(OUTPUT_NAME, len(self._options.classes))
         self._mapper = SceneMapper(model, self._options, channels, reduces=True)
 

@@ -18,7 +18,6 @@ from PIL.PngImagePlugin import PngInfo
 from penstock.errors import ConfigError, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
-from penstock.processors.exchange import Exchange
 from penstock.processors.image_generation.calls import Call, Task
 from penstock.processors.image_generation.pictures import Pictures, invalid, read_pictures
 from penstock.processors.image_generation.pipeline import Conditioning, Pipeline
@@ -30,6 +29,7 @@ from penstock.processors.image_generation.request import (
     TextToImageRequest,
 )
 from penstock.processors.image_generation.vocabulary import PaddedVocabulary, read_padded_vocabulary
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.limits import check_items
 from penstock.processors.outputs import OUTPUTS
 
@@ -52,7 +52,7 @@ _REQUESTS: Mapping[Conditioning, type[ImageGenerationRequest]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ImageGenerationContext:
     """Request state for `post_process`."""
 
     format: Format
@@ -68,8 +68,8 @@ class ImageGeneration:
 
     request: type[ImageGenerationRequest] = TextToImageRequest
     outputs = (OUTPUTS.spec("image", "image-1.png, image-2.png, ...; .webp if the request wants it", kind="png"),)
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt=dict.fromkeys(("width", "height", "steps", "seed", "previews"), "number"),
             optional={
                 "guidance_scale": "number",
@@ -79,7 +79,7 @@ class ImageGeneration:
             },
             output={OUTPUT_NAME: "uint8 (H, W, channels)"},
         ),
-        Exchange(
+        IOSignature(
             prompt={"task": "text", "prompt": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
             optional={
                 **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength"), "number"),
@@ -101,7 +101,7 @@ class ImageGeneration:
             self._vocabulary = read_padded_vocabulary(model)
         self._steps, self._guidance_scale = _defaults(model, self._pipeline)
 
-    def pre_process(self, request: ImageGenerationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: ImageGenerationRequest, media: Media) -> Prepared[ImageGenerationContext]:
         """Return one prompt per image; progress counts steps."""
         check_items(request.n, self._model.limits, "/input/n", "images")
         if isinstance(request, TextToImageRequest):
@@ -124,7 +124,9 @@ class ImageGeneration:
         pointer = {Task.TEXT: "/input", Task.IMAGE: "/input/image", Task.INPAINT: "/input/mask"}[task]
         raise invalid(pointer, f"this model's {self._pipeline.name} has no {task.words}; it has: {known}")
 
-    def _called(self, request: TextToImageRequest, call: Call, pictures: Pictures | None) -> Prepared[Context]:
+    def _called(
+        self, request: TextToImageRequest, call: Call, pictures: Pictures | None
+    ) -> Prepared[ImageGenerationContext]:
         """Return the prompts for a call of the library; raise `InvalidInput` for fields that it does not take."""
         self._refuse(request, tuple(name for name in _OPTIONAL if not call.takes(name)), f"in {call.pipeline}")
         if request.previews:
@@ -150,16 +152,16 @@ class ImageGeneration:
 
     def _prepared(
         self, request: ImageGenerationRequest, data: Mapping[str, Any], given: Mapping[str, Any], cut: tuple[str, ...]
-    ) -> Prepared[Context]:
+    ) -> Prepared[ImageGenerationContext]:
         width, height, steps = (data[name] for name in ("width", "height", "steps"))
         seeds = tuple(request.seed + number for number in range(request.n))
         cost = width * height
         prompts = (Prompt({**data, "seed": seed}, cost) for seed in seeds)
         shared = {"model": self._model.name, "revision": self._model.revision, "width": width, "height": height}
-        context = Context(request.format, seeds, {**shared, "steps": steps, **given}, cut)
+        context = ImageGenerationContext(request.format, seeds, {**shared, "steps": steps, **given}, cut)
         return Prepared(prompts, len(seeds), cost * len(seeds), context, unit="steps", steps=steps)
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ImageGenerationContext, sink: ArtifactSink) -> Result:
         """Return `{"images": [{"name", "seed"}], "width", "height", "steps", ...}`, with all generation parameters."""
         made: list[dict[str, Any]] = []
         for output in outputs:

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.models import Limits
 from penstock.processors.base import Media
 from penstock.processors.image_generation.request import TextToImageRequest
 from penstock.processors.vision.image import ImageArray, read_image, read_opacity
-from penstock.reports import Issue
 
 
 @dataclass(frozen=True, slots=True)

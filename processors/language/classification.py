@@ -12,7 +12,7 @@ from penstock.errors import InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_config
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.language.request import TextClassificationRequest
 from penstock.processors.language.tokens import Tokens, read_vocabulary
 from penstock.processors.limits import check_items, dummy_items
@@ -24,7 +24,7 @@ INPUT_NAME, TYPES_NAME = "input_ids", "token_type_ids"
 #: Length of the warm-up's texts for models without a maximum.
 _DUMMY_TOKENS = 512
 
-SCORED = Exchange(
+SCORED = IOSignature(
     prompt={INPUT_NAME: "int64 (tokens)"},
     optional={TYPES_NAME: "int64 (tokens)"},
     output={OUTPUT_NAME: "array (classes)"},
@@ -32,7 +32,7 @@ SCORED = Exchange(
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class TextClassificationContext:
     """Request state for `post_process`."""
 
     tokens: int
@@ -50,7 +50,7 @@ class TextClassification:
 
     request = TextClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each text, best first", kind="json"),)
-    exchanges = (SCORED,)
+    io_signatures = (SCORED,)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -59,15 +59,15 @@ class TextClassification:
         regression = read_config(model).get("problem_type") == "regression"
         self._classes = replace(read_classes(model), raw=regression)
 
-    def pre_process(self, request: TextClassificationRequest, media: Media) -> Prepared[Context]:  # noqa: ARG002
+    def pre_process(self, request: TextClassificationRequest, media: Media) -> Prepared[TextClassificationContext]:  # noqa: ARG002
         """Return one prompt per text."""
         texts = [request.texts] if isinstance(request.texts, str) else request.texts
         check_items(len(texts), self._model.limits, "/input/texts", "texts")
         tokens = [self._vocabulary.cut(text) for text in texts]
-        context = Context(counted(tokens, "Text"), request.raw, request.top_k, cut(tokens))
+        context = TextClassificationContext(counted(tokens, "Text"), request.raw, request.top_k, cut(tokens))
         return Prepared(map(prompt_of, tokens), len(texts), context.tokens, context, unit="texts")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
+    def post_process(self, outputs: Iterator[Output], context: TextClassificationContext, sink: ArtifactSink) -> Result:  # noqa: ARG002
         """Return `{"texts": [{"labels": [{"id", "label", "score"}, ...]}, ...], "truncated", "usage"}`."""
         classes = replace(self._classes, raw=True) if context.raw else self._classes
         scores = (classes.scores(output) for output in final_outputs(outputs))
@@ -101,6 +101,6 @@ def cut(texts: Sequence[Tokens]) -> list[int]:
     return [index for index, text in enumerate(texts) if text.truncated]
 
 
-def usage(context: Context) -> dict[str, object]:
+def usage(context: TextClassificationContext) -> dict[str, object]:
     """Return `truncated`, the indices of texts that were cut, and the `usage` of a result."""
     return {"truncated": context.truncated, "usage": {"prompt_tokens": context.tokens}}

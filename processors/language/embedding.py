@@ -13,8 +13,8 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
-from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.language.prompts import read_prompts
 from penstock.processors.language.request import TextEmbeddingRequest, with_prompts
 from penstock.processors.language.tokens import Tokens, read_vocabulary
@@ -27,11 +27,11 @@ SKIPPED_NAME = "prompt_tokens"
 #: Length of the warm-up's texts for models without a maximum.
 _DUMMY_TOKENS = 512
 
-_EXCHANGE = Exchange(prompt={INPUT_NAME: "int64 (tokens)"}, output={OUTPUT_NAME: "array (dimensions)"})
+_SIGNATURE = IOSignature(prompt={INPUT_NAME: "int64 (tokens)"}, output={OUTPUT_NAME: "array (dimensions)"})
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class TextEmbeddingContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -48,7 +48,7 @@ class TextEmbedding:
 
     request: type[TextEmbeddingRequest] = TextEmbeddingRequest
     outputs = SPECS
-    exchanges: tuple[Exchange, ...] = (_EXCHANGE,)
+    io_signatures: tuple[IOSignature, ...] = (_SIGNATURE,)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -57,9 +57,11 @@ class TextEmbedding:
         self._prompts = read_prompts(model)
         self.request = with_prompts(TextEmbeddingRequest, tuple(self._prompts.named))
         if not self._prompts.pooled:
-            self.exchanges = (_EXCHANGE.model_copy(update={"prompt": {**_EXCHANGE.prompt, SKIPPED_NAME: "number"}}),)
+            self.io_signatures = (
+                _SIGNATURE.model_copy(update={"prompt": {**_SIGNATURE.prompt, SKIPPED_NAME: "number"}}),
+            )
 
-    def pre_process(self, request: TextEmbeddingRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: TextEmbeddingRequest, media: Media) -> Prepared[TextEmbeddingContext]:
         """Return one prompt per text."""
         texts = self._texts(request, media)
         tokens, beginning = self._encode(request, texts)
@@ -69,10 +71,10 @@ class TextEmbedding:
                 raise InvalidInput(f"Text {index} is empty.")
         cost = sum(len(text.ids) for text in tokens)
         truncated = [index for index, text in enumerate(tokens) if text.truncated]
-        context = Context(request.outputs, cost, truncated)
+        context = TextEmbeddingContext(request.outputs, cost, truncated)
         return Prepared(_prompts(tokens, skipped), len(texts), cost, context, unit="texts")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: TextEmbeddingContext, sink: ArtifactSink) -> Result:
         """Return `{"count", "dimensions", "embeddings", "truncated", "usage"}`; `truncated` has indices of texts."""
         data = embedding_result(outputs, context.outputs, sink)
         return Result(data={**data, "truncated": context.truncated, "usage": {"prompt_tokens": context.tokens}})

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options, read_config
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.language.chat import read_chat_template
 from penstock.processors.language.detokenizer import Detokenizer
 from penstock.processors.language.request import GenerationRequest
@@ -22,14 +22,13 @@ from penstock.processors.language.tokens import Vocabulary, read_vocabulary
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.tensors.description import described
 from penstock.processors.tensors.reading import open_tensors, refuse_nan
-from penstock.reports import Issue
 
 #: The network's input: int64 (tokens,). Its output: a list of the new token ids so far.
 INPUT_NAME, OUTPUT_NAME = "input_ids", "token_ids"
 #: Reason for the end of the text: "stop" (the model's end token) or "length".
 REASON_NAME = "finish_reason"
 #: The values that a network needs to continue a text, and those that it gives.
-GENERATED = Exchange(
+GENERATED = IOSignature(
     prompt={
         INPUT_NAME: "int64 (tokens)",
         **dict.fromkeys(("max_new_tokens", "temperature", "top_p", "seed"), "number"),
@@ -67,7 +66,7 @@ class SamplingParameters(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class TextGenerationContext:
     """Request state for `post_process`."""
 
     #: The prompt's tokens (empty for embeddings), and their number.
@@ -81,7 +80,7 @@ class TextGeneration:
 
     request = GenerationRequest
     outputs = (OUTPUTS.spec("text", "the result's text, which is streamed as events while it is made"),)
-    exchanges = (GENERATED,)
+    io_signatures = (GENERATED,)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -92,19 +91,19 @@ class TextGeneration:
         #: True: answers do not continue the prompt's tokens, and have as many places as the prompt.
         self._apart = read_config(model).get("is_encoder_decoder") is True
 
-    def pre_process(self, request: GenerationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: GenerationRequest, media: Media) -> Prepared[TextGenerationContext]:
         """Return one prompt."""
         most, stop = self._vocabulary.max_tokens, tuple(request.stop)
         if request.prompt_embeds is not None:
             embeds = read_prompt_embeddings(media.path(request.prompt_embeds), width=self._width, most=most)
             prompt = _prompt({EMBEDS_NAME: embeds}, len(embeds), request, most)
-            return Prepared(iter([prompt]), 1, prompt.cost, Context((), len(embeds), stop))
+            return Prepared(iter([prompt]), 1, prompt.cost, TextGenerationContext((), len(embeds), stop))
         ids = self._encode(request)
         prompt = generation_prompt(ids, request, most, apart=self._apart)
         before = () if self._apart else tuple(ids)
-        return Prepared(iter([prompt]), 1, prompt.cost, Context(before, len(ids), stop))
+        return Prepared(iter([prompt]), 1, prompt.cost, TextGenerationContext(before, len(ids), stop))
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: TextGenerationContext, sink: ArtifactSink) -> Result:
         """Return the text, and `{"finish_reason", "usage"}` as data."""
         return generation_result(outputs, self._vocabulary, context, sink)
 
@@ -140,7 +139,7 @@ def generation_prompt(
 
 
 def generation_result(
-    outputs: Iterator[Output], vocabulary: Vocabulary, context: Context, sink: ArtifactSink
+    outputs: Iterator[Output], vocabulary: Vocabulary, context: TextGenerationContext, sink: ArtifactSink
 ) -> Result:
     """Stream the generated text to the sink; return it with `{"finish_reason", "usage"}` as data."""
     text = Detokenizer(vocabulary, context.prompt, context.stop)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.errors import InvalidInput, Issue, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.directory import read_config
-from penstock.reports import Issue
 
 FILE = "config_sentence_transformers.json"
 

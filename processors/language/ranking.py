@@ -9,7 +9,14 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Result, final_outputs
 from penstock.processors.directory import check_options, read_config
-from penstock.processors.language.classification import SCORED, Context, counted, cut, prompt_of, usage
+from penstock.processors.language.classification import (
+    SCORED,
+    TextClassificationContext,
+    counted,
+    cut,
+    prompt_of,
+    usage,
+)
 from penstock.processors.language.request import TextRankingRequest
 from penstock.processors.language.tokens import Tokens, read_vocabulary
 from penstock.processors.limits import check_items, dummy_items
@@ -30,7 +37,7 @@ class TextRanking:
 
     request = TextRankingRequest
     outputs = (OUTPUTS.spec("scores", "the result: a score for each document, and their order", kind="json"),)
-    exchanges = (SCORED,)
+    io_signatures = (SCORED,)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -40,15 +47,15 @@ class TextRanking:
         _require_one_label(model)
         self._raw = _is_raw(model)
 
-    def pre_process(self, request: TextRankingRequest, media: Media) -> Prepared[Context]:  # noqa: ARG002
+    def pre_process(self, request: TextRankingRequest, media: Media) -> Prepared[TextClassificationContext]:  # noqa: ARG002
         """Return one prompt per document."""
         pairs = request.pairs
         check_items(len(pairs), self._model.limits, "/input/documents", "documents")
         tokens = [self._tokens(query, document, request) for query, document in pairs]
-        context = Context(counted(tokens, "Pair"), request.raw, truncated=cut(tokens))
+        context = TextClassificationContext(counted(tokens, "Pair"), request.raw, truncated=cut(tokens))
         return Prepared(map(prompt_of, tokens), len(pairs), context.tokens, context, unit="documents")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
+    def post_process(self, outputs: Iterator[Output], context: TextClassificationContext, sink: ArtifactSink) -> Result:  # noqa: ARG002
         """Return `{"scores", "ranking", "truncated", "usage"}`; `ranking` has the documents' indices, best first."""
         score = Classes({}, multi_label=False, raw=self._raw or context.raw)
         scores = [float(score.scores(output)[0]) for output in final_outputs(outputs)]

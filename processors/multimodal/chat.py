@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options, read_config
-from penstock.processors.exchange import Exchange
-from penstock.processors.language.generation import GENERATED, Context, generation_prompt, generation_result
+from penstock.processors.io_signature import IOSignature
+from penstock.processors.language.generation import (
+    GENERATED,
+    TextGenerationContext,
+    generation_prompt,
+    generation_result,
+)
 from penstock.processors.language.tokens import Vocabulary
 from penstock.processors.limits import check_items
 from penstock.processors.multimodal.conversation import (
@@ -28,7 +33,6 @@ from penstock.processors.multimodal.videos import Clip, read_clip
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.prompts import write_dummy
-from penstock.reports import Issue
 
 #: The network's inputs: float32 arrays `image_0`, `image_1`, ... in the order of the conversation, and their layouts.
 IMAGE_NAME, LAYOUTS_NAME = "image_{}", "layouts"
@@ -56,14 +60,14 @@ class Chats(Protocol):
 
     def prompt(
         self, request: ImageTextRequest, references: Sequence[str], read: Read, watch: Watch
-    ) -> tuple[Prompt, Context]:
+    ) -> tuple[Prompt, TextGenerationContext]:
         """Return the prompt and the context of a request; `references` are those of its images.
 
         `read` returns the image of a reference, `watch` the frames of a video.
         """
         ...
 
-    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:
+    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, TextGenerationContext]:
         """Return the prompt and the context of processed inputs; raise `InvalidInput` if they do not fit."""
         ...
 
@@ -73,13 +77,13 @@ class ImageTextToText:
 
     request = ImageTextRequest
     outputs = (OUTPUTS.spec("text", "the result's text, which is streamed as events while it is made"),)
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={**GENERATED.prompt, LAYOUTS_NAME: "list"},
             optional={IMAGE_NAME.format("*"): "float32 (...)"},
             output=GENERATED.output,
         ),
-        Exchange(prompt=GENERATED.prompt, optional={INPUTS_NAME.format("*"): "array"}, output=GENERATED.output),
+        IOSignature(prompt=GENERATED.prompt, optional={INPUTS_NAME.format("*"): "array"}, output=GENERATED.output),
     )
 
     def __init__(self, model: Model) -> None:
@@ -88,7 +92,7 @@ class ImageTextToText:
         self._chats = _chats(model)
         self.request = with_videos() if self._chats.takes_videos else ImageTextRequest
 
-    def pre_process(self, request: ImageTextRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: ImageTextRequest, media: Media) -> Prepared[TextGenerationContext]:
         """Return one prompt: all tokens of the conversation, with placeholders for images and videos, and the media."""
         if request.processed is not None:
             prompt, context = self._chats.processed(request, media.path(request.processed))
@@ -108,7 +112,7 @@ class ImageTextToText:
         prompt, context = self._chats.prompt(request, references, read, watch)
         return Prepared(iter([prompt]), 1, prompt.cost, context)
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: TextGenerationContext, sink: ArtifactSink) -> Result:
         """Return the text, and `{"finish_reason", "usage"}` as data; `usage` includes the images' tokens."""
         return generation_result(outputs, self._chats.vocabulary, context, sink)
 
@@ -137,7 +141,7 @@ class FamilyChats:
         references: Sequence[str],
         read: Read,
         watch: Watch,  # noqa: ARG002
-    ) -> tuple[Prompt, Context]:
+    ) -> tuple[Prompt, TextGenerationContext]:
         """Return the prompt and the context of a request; an image that appears several times is prepared once."""
         ids = self.conversation.encode(request.turns)
         prepared: dict[str, PreparedImage] = {}
@@ -149,9 +153,9 @@ class FamilyChats:
         text = generation_prompt(ids, request, self.vocabulary.max_tokens)
         arrays = {IMAGE_NAME.format(number): image.pixels for number, image in enumerate(images)}
         prompt = Prompt({**text.data, **arrays, LAYOUTS_NAME: [image.layout for image in images]}, text.cost)
-        return prompt, Context(tuple(ids), len(ids), tuple(request.stop))
+        return prompt, TextGenerationContext(tuple(ids), len(ids), tuple(request.stop))
 
-    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:  # noqa: ARG002
+    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, TextGenerationContext]:  # noqa: ARG002
         """Refuse processed inputs: the family prepares images itself."""
         detail = "This model takes images; it takes no inputs that another processor made."
         raise InvalidInput(detail, errors=[Issue("/input/processed", detail)])
@@ -175,7 +179,7 @@ class GeneralChats:
 
     def prompt(
         self, request: ImageTextRequest, references: Sequence[str], read: Read, watch: Watch
-    ) -> tuple[Prompt, Context]:
+    ) -> tuple[Prompt, TextGenerationContext]:
         """Return the prompt and the context of a request."""
         clips = self._clips(request, watch)
         images = {reference: read(reference) for reference in dict.fromkeys(references)}
@@ -188,15 +192,17 @@ class GeneralChats:
         clips = {one: watch(one, self.encoder.processor.video_processor) for one in dict.fromkeys(references)}
         return [clips[reference] for reference in references]
 
-    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, Context]:
+    def processed(self, request: ImageTextRequest, path: Path) -> tuple[Prompt, TextGenerationContext]:
         """Return the prompt and the context of processed inputs."""
         return self._prompt(request, self.encoder.read(path))
 
-    def _prompt(self, request: ImageTextRequest, made: Encoded) -> tuple[Prompt, Context]:
+    def _prompt(self, request: ImageTextRequest, made: Encoded) -> tuple[Prompt, TextGenerationContext]:
         text = generation_prompt(made.ids, request, self.vocabulary.max_tokens)
         arrays = {INPUTS_NAME.format(name): array for name, array in made.arrays.items()}
         before = () if self.encoder.apart else tuple(made.ids)
-        return Prompt({**text.data, **arrays}, text.cost), Context(before, len(made.ids), tuple(request.stop))
+        return Prompt({**text.data, **arrays}, text.cost), TextGenerationContext(
+            before, len(made.ids), tuple(request.stop)
+        )
 
 
 def _chats(model: Model) -> Chats:

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.errors import InvalidInput, Issue, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.language.chat import ChatTemplate, read_chat_template
 from penstock.processors.language.tokens import Vocabulary, read_vocabulary
 from penstock.processors.multimodal.request import ChatMessage, ImagePart
-from penstock.reports import Issue
 
 _PROBE = "probe"
 

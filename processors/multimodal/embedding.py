@@ -11,7 +11,7 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.limits import check_items, dummy_items
 from penstock.processors.multimodal.general import INPUTS_NAME
 from penstock.processors.multimodal.items import TOWERS, Item, Make
@@ -28,7 +28,7 @@ _DUMMY_TOKENS = 512
 
 
 @dataclass(slots=True)
-class Context:
+class TextImageEmbeddingContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -66,8 +66,8 @@ class TextImageEmbedding:
 
     request = TextImageEmbeddingRequest
     outputs = SPECS
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={KIND_NAME: "text"},
             optional={INPUTS_NAME.format("*"): "array"},
             output={OUTPUT_NAME: "array (dimensions)"},
@@ -80,7 +80,7 @@ class TextImageEmbedding:
         self._way: Way = read_towers(model) if read_config(model).get("model_type") in TOWERS else read_messages(model)
         self.request = self._way.request
 
-    def pre_process(self, request: TextImageEmbeddingRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: TextImageEmbeddingRequest, media: Media) -> Prepared[TextImageEmbeddingContext]:
         """Return one prompt per text, then one per image, then one per item of both."""
         items = [item for group in request.groups.values() for item in group]
         check_items(len(items), self._model.limits, "/input", "items")
@@ -90,7 +90,9 @@ class TextImageEmbedding:
         shown = (part.image for item in items for part in item if isinstance(part, ImagePart))
         for source in map(media.source, dict.fromkeys(shown)):
             measure(source, self._model.limits)
-        context = Context(request.outputs, {name: len(group) for name, group in request.groups.items()})
+        context = TextImageEmbeddingContext(
+            request.outputs, {name: len(group) for name, group in request.groups.items()}
+        )
 
         def prompts() -> Iterator[Prompt]:
             for index, (item, length, cost) in enumerate(zip(items, lengths, costs, strict=True)):
@@ -103,7 +105,7 @@ class TextImageEmbedding:
 
         return Prepared(prompts(), len(items), sum(costs), context, unit="texts and images")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: TextImageEmbeddingContext, sink: ArtifactSink) -> Result:
         """Return `{"count", "texts", "images", "dimensions", "embeddings", "truncated", "usage"}`, perhaps `"items"`.
 
         `embeddings` has the vectors of the texts, then those of the images, then those of the items; `truncated` has

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer
 
-from penstock.errors import InvalidInput, ModelUnavailable, first_line
+from penstock.errors import InvalidInput, Issue, ModelUnavailable, first_line
 from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
@@ -28,7 +28,6 @@ from penstock.processors.multimodal.processed import describe, read_processed
 from penstock.processors.multimodal.request import ChatMessage, ImagePart, TextPart, VideoPart
 from penstock.processors.multimodal.videos import Clip
 from penstock.processors.vision.image import ImageArray
-from penstock.reports import Issue
 
 #: Names of the network's inputs in a prompt: the library's names behind this.
 INPUTS_NAME = "inputs.{}"

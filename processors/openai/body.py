@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from penstock.errors import InvalidInput, MediaUnreadable
+from penstock.errors import InvalidInput, Issue, MediaUnreadable
 from penstock.processors.openai.options import MediaKind
 from penstock.processors.openai.request import ChatRequest
-from penstock.reports import Issue
 
 #: Returns the local file of a reference.
 FileOf = Callable[[str], Path]

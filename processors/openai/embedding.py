@@ -24,7 +24,7 @@ TEXTS = 32
 
 
 @dataclass(slots=True)
-class Context:
+class OpenAIEmbeddingContext:
     """Request state for `post_process`."""
 
     #: Numbers of the texts of each prompt.
@@ -37,13 +37,13 @@ class OpenAIEmbedding:
 
     request: type[EmbeddingRequest] = EmbeddingRequest
     outputs = SPECS
-    exchanges = (ASKED,)
+    io_signatures = (ASKED,)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.request = request_for(EmbeddingRequest, options_of(model))
 
-    def pre_process(self, request: EmbeddingRequest, media: Media) -> Prepared[Context]:  # noqa: ARG002
+    def pre_process(self, request: EmbeddingRequest, media: Media) -> Prepared[OpenAIEmbeddingContext]:  # noqa: ARG002
         """Return a prompt for every 32 texts."""
         texts = [request.texts] if isinstance(request.texts, str) else request.texts
         check_items(len(texts), self._model.limits, "/input/texts", "texts")
@@ -53,9 +53,11 @@ class OpenAIEmbedding:
             Prompt({ROUTE_NAME: "embeddings", BODY_NAME: {**body, "input": part}, MEDIA_NAME: []}, len(part))
             for part in parts
         )
-        return Prepared(prompts, len(parts), len(texts), Context([len(part) for part in parts], request.outputs))
+        return Prepared(
+            prompts, len(parts), len(texts), OpenAIEmbeddingContext([len(part) for part in parts], request.outputs)
+        )
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: OpenAIEmbeddingContext, sink: ArtifactSink) -> Result:
         """Return `{"count", "dimensions", "embeddings", "usage"}`."""
         tokens: list[int] = []
         data = embedding_result(_vectors(outputs, context.counts, tokens), context.outputs, sink)

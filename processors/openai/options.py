@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from penstock.documents import wrong_fields
 from penstock.errors import ModelUnavailable
+from penstock.json_body import wrong_fields
 from penstock.models import Model, Record
 
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.errors import MediaTooLarge
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.limits import check_items
 from penstock.processors.openai.body import Medium, chat_body, check_media, parameters, part_of
 from penstock.processors.openai.image_embeddings import ImageEmbeddings
@@ -24,7 +24,7 @@ ROUTE_NAME, BODY_NAME, MEDIA_NAME, MEDIUM_NAME = "route", "body", "media", "medi
 ADAPTER_NAME = "adapter"
 #: An output: the text of the first answer so far, and in the final output the whole answer of the server.
 TEXT_NAME, ANSWER_NAME = "text", "answer"
-ASKED = Exchange(
+ASKED = IOSignature(
     prompt={ROUTE_NAME: "text", BODY_NAME: "object", MEDIA_NAME: "list"},
     optional={MEDIUM_NAME.format("*"): "uint8 (bytes)"},
     output={ANSWER_NAME: "object"},
@@ -42,7 +42,7 @@ class OpenAIChat:
 
     request: type[ChatRequest] = ChatRequest
     outputs = (OUTPUTS.spec("text", "the answer's text, which is streamed as events while it is made"),)
-    exchanges = (ASKED,)
+    io_signatures = (ASKED,)
 
     def __init__(self, model: Model) -> None:
         options = options_of(model)
@@ -77,7 +77,7 @@ class OpenAICompletion:
 
     request: type[CompletionRequest] = CompletionRequest
     outputs = OpenAIChat.outputs
-    exchanges = (ASKED,)
+    io_signatures = (ASKED,)
 
     def __init__(self, model: Model) -> None:
         self.request = request_for(CompletionRequest, options_of(model))

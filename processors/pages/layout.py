@@ -21,10 +21,10 @@ from penstock.errors import ConfigError, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import read_labels
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.pages.annotation import Annotation
-from penstock.processors.pages.pages import ANNOTATED, Context, open_pages, write_dummy
+from penstock.processors.pages.pages import ANNOTATED, PagesContext, open_pages, write_dummy
 from penstock.processors.pages.request import LayoutRequest
 from penstock.processors.vision.colours import colour
 
@@ -44,8 +44,8 @@ class LayoutDetection:
         OUTPUTS.spec("boxes", "the result: the boxes of each page with label and score", kind="json"),
         ANNOTATED,
     )
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={INPUT_NAME: "float32 (3, 800, 608)"},
             output={"*": "array (anchors, numbers)"},
         ),
@@ -56,7 +56,7 @@ class LayoutDetection:
         self._labels = _labels(model)
         self._preprocess = PPPreProcess(img_size=_SIZE_PX)
 
-    def pre_process(self, request: LayoutRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: LayoutRequest, media: Media) -> Prepared[PagesContext]:
         """Return one prompt per page."""
         context, _ = open_pages(request, media, self._limits)
         cost = _SIZE_PX[0] * _SIZE_PX[1]
@@ -64,7 +64,7 @@ class LayoutDetection:
         prompts = (Prompt({INPUT_NAME: self._preprocess(page[:, :, ::-1])[0]}, cost) for page in context.read())
         return Prepared(prompts, len(context.sources), cost * len(context.sources), context, unit="pages")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: PagesContext, sink: ArtifactSink) -> Result:
         """Return `{"pages": [{"width", "height", "boxes": [{"label", "score", "box"}]}]}`, highest score first.
 
         A box is [left, top, right, bottom] in pixels.

@@ -23,7 +23,7 @@ _DUMMY_PX = (1024, 768)
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PagesContext:
     """Request state for `post_process`."""
 
     request: PagesRequest
@@ -46,7 +46,7 @@ class Context:
             OUTPUTS.put(sink, f"annotated-{number + 1}", annotate(page, annotations), kind="png")
 
 
-def open_pages(request: PagesRequest, media: Media, limits: Limits) -> tuple[Context, int]:
+def open_pages(request: PagesRequest, media: Media, limits: Limits) -> tuple[PagesContext, int]:
     """Read the headers of all pages; return the context and the number of pixels of all pages.
 
     Raises the errors of `measure`, and `InvalidInput` for more pages than the model takes.
@@ -54,7 +54,7 @@ def open_pages(request: PagesRequest, media: Media, limits: Limits) -> tuple[Con
     check_items(len(request.references), limits, "/input/images", "pages")
     sources = tuple(media.source(reference) for reference in request.references)
     cost = sum(height * width for height, width in (measure(source, limits) for source in sources))
-    return Context(request, sources, limits), cost
+    return PagesContext(request, sources, limits), cost
 
 
 def write_dummy(folder: Path, limits: Limits) -> Path:

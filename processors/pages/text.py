@@ -15,10 +15,10 @@ import numpy as np
 from penstock.errors import ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.pages.annotation import Annotation
-from penstock.processors.pages.pages import ANNOTATED, Context, open_pages, write_dummy
+from penstock.processors.pages.pages import ANNOTATED, PagesContext, open_pages, write_dummy
 from penstock.processors.pages.request import TextRequest
 
 _COLOUR = (200, 30, 30)
@@ -33,8 +33,8 @@ class OpticalCharacterRecognition:
         OUTPUTS.spec("lines", "the result: the lines of each page with position and score", kind="json"),
         ANNOTATED,
     )
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={"image": "uint8 (H, W, 3)"},
             output={"boxes": "array (lines, 4, 2)", "scores": "array (lines)", "texts": "list"},
         ),
@@ -43,13 +43,13 @@ class OpticalCharacterRecognition:
     def __init__(self, model: Model) -> None:
         self._limits = model.limits
 
-    def pre_process(self, request: TextRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: TextRequest, media: Media) -> Prepared[PagesContext]:
         """Return one prompt per page."""
         context, cost = open_pages(request, media, self._limits)
         prompts = (Prompt({"image": page}, cost=page.shape[0] * page.shape[1]) for page in context.read())
         return Prepared(prompts, len(context.sources), cost, context, unit="pages")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: PagesContext, sink: ArtifactSink) -> Result:
         """Return the text, and `{"pages": [{"width", "height", "text", "lines": [...]}]}` in the order of the pages.
 
         A line is `{"text", "score", "box"}`. Its box has four corners, [x, y] in pixels, clockwise from the start of

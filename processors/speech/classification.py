@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, MediaUnreadable
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.speech.feature_extractors import FeatureExtractor, read_feature_extractor
 from penstock.processors.speech.passages import joined
@@ -33,7 +33,7 @@ _LEAST_S = 0.025
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class AudioClassificationContext:
     """The state that `post_process` needs from `pre_process`."""
 
     top_k: int
@@ -51,8 +51,8 @@ class AudioClassification:
 
     request = AudioClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of the recording and its windows", kind="json"),)
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={INPUT_NAME: "float32 (samples) or float32 (frames, bands)"},
             output={OUTPUT_NAME: "array (classes)"},
         ),
@@ -65,17 +65,24 @@ class AudioClassification:
         self._classes = read_classes(model)
         self._window = _window(model, self._extractor)
 
-    def pre_process(self, request: AudioClassificationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: AudioClassificationRequest, media: Media) -> Prepared[AudioClassificationContext]:
         """Return one prompt per window."""
         path, rate_hz = media.path(request.audio), self._extractor.rate_hz
         samples = sum(map(len, read_audio(path, self._model.limits, rate_hz)))
         if samples < _LEAST_S * rate_hz:
             raise MediaUnreadable(f"The recording is shorter than {_LEAST_S} seconds, one step of a network.")
         lengths = even_windows(samples, self._window)
-        context = Context(request.top_k, sound_begin_s(path), tuple(length / rate_hz for length in lengths))
+        context = AudioClassificationContext(
+            request.top_k, sound_begin_s(path), tuple(length / rate_hz for length in lengths)
+        )
         return Prepared(self._prompts(path, lengths), len(lengths), samples, context, unit="windows")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
+    def post_process(
+        self,
+        outputs: Iterator[Output],
+        context: AudioClassificationContext,
+        sink: ArtifactSink,  # noqa: ARG002
+    ) -> Result:
         """Return `{"duration", "labels": [{"id", "label", "score"}], "windows": [{"start", "end", "labels"}]}`.
 
         Times are in seconds from the beginning of the file, and `duration` is the time of the end of its sound.

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.directory import check_options
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.language.tokens import read_vocabulary
 from penstock.processors.outputs import OUTPUTS, Kind
 from penstock.processors.outputs import write_text as write
@@ -24,8 +24,8 @@ from penstock.processors.speech.log_mel import LogMel, read_log_mel
 from penstock.processors.speech.passages import Loudness, joined
 from penstock.processors.speech.recording import read_audio, sound_begin_s, write_dummy
 from penstock.processors.speech.request import SpeechRequest
+from penstock.processors.speech.subtitles import srt, vtt
 from penstock.processors.speech.words import words_of
-from penstock.subtitles import srt, vtt
 
 #: The network's input: float32 (bands, frames), and the frames of audio without padding; and its outputs.
 INPUT_NAME, FRAMES_NAME = "features", "frames"
@@ -39,7 +39,7 @@ _KINDS = OUTPUTS.register("srt", Kind("application/x-subrip", ".srt", write)).re
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class SpeechRecognitionContext:
     """The state that `post_process` needs from `pre_process`."""
 
     outputs: tuple[str, ...]
@@ -60,8 +60,8 @@ class SpeechRecognition:
         _KINDS.spec("srt", "transcript.srt: subtitles as SubRip", kind="srt", default=False),
         _KINDS.spec("vtt", "transcript.vtt: subtitles as WebVTT", kind="vtt", default=False),
     )
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={
                 INPUT_NAME: "float32 (bands, frames)",
                 **dict.fromkeys((FRAMES_NAME, WORDS_NAME, "temperature", "seed"), "number"),
@@ -78,7 +78,7 @@ class SpeechRecognition:
         self._vocabulary = read_vocabulary(model, truncate=False)
         self._passage_s = _passage_s(model, self._features)
 
-    def pre_process(self, request: SpeechRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: SpeechRequest, media: Media) -> Prepared[SpeechRecognitionContext]:
         """Return one prompt per passage."""
         path, features = media.path(request.audio), self._features
         loudness = Loudness(features.rate_hz)
@@ -88,10 +88,10 @@ class SpeechRecognition:
         least = features.frames(features.chunk_s * features.rate_hz)
         cost = sum(max(least, features.frames(length)) for length in lengths)
         seconds = tuple(length / features.rate_hz for length in lengths)
-        context = Context(request.outputs, sound_begin_s(path), seconds, request.timestamps == "word")
+        context = SpeechRecognitionContext(request.outputs, sound_begin_s(path), seconds, request.timestamps == "word")
         return Prepared(self._prompts(path, lengths, request), len(lengths), cost, context, unit="passages")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: SpeechRecognitionContext, sink: ArtifactSink) -> Result:
         """Return the text, and `{"language", "duration", "segments": [{"id", "start", "end", "text"}]}` as data.
 
         With word timestamps also `"words": [{"start", "end", "text"}]`. Times are in seconds from the beginning of the

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.tables.options import Column, TableOptions
-from penstock.reports import Issue
 
 #: The only input of a network with `inputs = "matrix"`: (rows, columns).
 INPUT_NAME = "features"

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
+from penstock.json_body import wrong_fields
 from penstock.models import Model
 
 Dtype = Literal["float32", "float64", "int32", "int64", "bool"]

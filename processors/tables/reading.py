@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
-from penstock.reports import Issue
+from penstock.errors import InvalidInput, Issue, MediaTooLarge, MediaUnreadable
 
 _POINTER = "/input/table"
 #: Bytes of a CSV file that are read at once; a row must fit into them.

@@ -27,7 +27,7 @@ from penstock.processors.base import (
     Result,
     final_outputs,
 )
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.tables.features import INPUT_NAME, arrow_types, check_types, features
 from penstock.processors.tables.options import Column, TableOptions, read_options
 from penstock.processors.tables.reading import TableFile, check_columns, open_table
@@ -38,7 +38,7 @@ _TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv; charset
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class TabularContext:
     """Request state for `post_process`."""
 
     request: TabularRequest
@@ -57,14 +57,14 @@ class Tabular:
     )
 
     #: The names are those of a model's options.
-    exchanges = (Exchange(prompt={"*": "array (rows, columns)"}, output={"*": "array (rows, ...)"}),)
+    io_signatures = (IOSignature(prompt={"*": "array (rows, columns)"}, output={"*": "array (rows, ...)"}),)
 
     def __init__(self, model: Model) -> None:
         self._limits = model.limits
         self._options = read_options(model)
-        self.exchanges = (_exchange(self._options),)
+        self.io_signatures = (_signature(self._options),)
 
-    def pre_process(self, request: TabularRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: TabularRequest, media: Media) -> Prepared[TabularContext]:
         """Return one prompt per batch of rows.
 
         `Prepared.count` and `cost` are upper bounds for CSV, because a quoted value may contain line ends.
@@ -76,11 +76,11 @@ class Tabular:
         check_kept(table, request.outputs, keep=request.keep_columns)
         if table.delimiter is None:
             self._check_rows(table.rows)
-        context = Context(request, table)
+        context = TabularContext(request, table)
         count, unit = -(-table.rows // options.batch_rows), f"batches of {options.batch_rows} rows"
         return Prepared(self._prompts(context), count, table.rows, context, unit=unit)
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: TabularContext, sink: ArtifactSink) -> Result:
         """Write the artifacts and return `{"rows", "without_prediction", "columns"}`; `columns` are the added ones."""
         request, rows, without = context.request, 0, 0
         with ExitStack() as stack:
@@ -106,7 +106,7 @@ class Tabular:
         parquet.write_table(pa.table(columns), path)
         return Dummy({"table": "media://dummy"}, {"media://dummy": path})
 
-    def _prompts(self, context: Context) -> Iterator[Prompt]:
+    def _prompts(self, context: TabularContext) -> Iterator[Prompt]:
         options, first = self._options, 1
         for batch in context.table.batches(arrow_types(options), options.batch_rows):
             self._check_rows(first - 1 + batch.num_rows)
@@ -120,7 +120,7 @@ class Tabular:
         if most is not None and rows > most:
             raise MediaTooLarge(f"The table has {rows} rows or more; this model accepts at most {most}.")
 
-    def _sheet(self, kind: str, context: Context, sink: ArtifactSink) -> PredictionWriter:
+    def _sheet(self, kind: str, context: TabularContext, sink: ArtifactSink) -> PredictionWriter:
         request = context.request
         path = sink.path(f"predictions.{kind}")
         return PredictionWriter(
@@ -128,13 +128,13 @@ class Tabular:
         )
 
 
-def _exchange(options: TableOptions) -> Exchange:
+def _signature(options: TableOptions) -> IOSignature:
     """Return the values of a batch of rows, see `features`, and of its predictions."""
     if options.inputs == "matrix":
         prompt = {INPUT_NAME: f"{options.columns[0].dtype} (rows, {len(options.columns)})"}
     else:
         prompt = {column.name: f"{column.dtype} (rows, 1)" for column in options.columns}
-    return Exchange(prompt=prompt, output={wanted.output: "array (rows, ...)" for wanted in options.predictions})
+    return IOSignature(prompt=prompt, output={wanted.output: "array (rows, ...)" for wanted in options.predictions})
 
 
 def _noise(column: Column, rows: int) -> Any:

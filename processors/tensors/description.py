@@ -44,7 +44,7 @@ class Inputs(Record):
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The inputs as an `Exchange` declares them: sizes where they are fixed, `_` for any size."""
+        """The inputs as an `IOSignature` declares them: sizes where they are fixed, `_` for any size."""
         return {name: f"{spec.dtype} ({', '.join(map(_axis, spec.shape))})" for name, spec in self.inputs.items()}
 
     def fit(self, given: Mapping[str, Layout | str], *, fault: type[PenstockError]) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, write_safetensors
 from penstock.processors.tensors.description import Inputs, Layout
 from penstock.processors.tensors.reading import Arrays, open_tensors, refuse_nan
@@ -37,7 +37,7 @@ class TensorOptions(Inputs):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class TensorsContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -54,20 +54,20 @@ class Tensors:
     )
 
     #: The names are those of a model's inputs.
-    exchanges = (Exchange(prompt={"*": "array"}, output={"*": "array"}),)
+    io_signatures = (IOSignature(prompt={"*": "array"}, output={"*": "array"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._options = read_options(model)
-        self.exchanges = (Exchange(prompt=self._options.kinds, output={"*": "array"}),)
+        self.io_signatures = (IOSignature(prompt=self._options.kinds, output={"*": "array"}),)
 
-    def pre_process(self, request: TensorRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: TensorRequest, media: Media) -> Prepared[TensorsContext]:
         """Return one prompt that fits the declared inputs."""
         arrays = self._read(media.path(request.file))
         cost = sum(array.size for array in arrays.values())
-        return Prepared(iter([Prompt(arrays, cost)]), 1, cost, Context(request.outputs))
+        return Prepared(iter([Prompt(arrays, cost)]), 1, cost, TensorsContext(request.outputs))
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: TensorsContext, sink: ArtifactSink) -> Result:
         """Return `{"tensors": {NAME: {"dtype", "shape"}}}`, with `values` if the request wants JSON."""
         (output,) = final_outputs(outputs)
         arrays = {name: np.asarray(value) for name, value in output.data.items()}

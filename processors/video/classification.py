@@ -11,7 +11,7 @@ import numpy as np
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.video.reading import Video, open_video
 from penstock.processors.video.request import VideoClassificationRequest
@@ -22,7 +22,7 @@ from penstock.processors.vision.prompts import INPUT_NAME, PIXELS
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class VideoClassificationContext:
     """The state that `post_process` needs from `pre_process`."""
 
     top_k: int
@@ -36,7 +36,7 @@ class VideoClassification:
 
     request = VideoClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each frame and of the video", kind="json"),)
-    exchanges = (Exchange(prompt=PIXELS, output={OUTPUT_NAME: "array (classes)"}),)
+    io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "array (classes)"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -44,14 +44,19 @@ class VideoClassification:
         self._preprocessor = read_preprocessor(model)
         self._classes = read_classes(model)
 
-    def pre_process(self, request: VideoClassificationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: VideoClassificationRequest, media: Media) -> Prepared[VideoClassificationContext]:
         """Return one prompt per frame."""
         video = open_video(media.path(request.video), request, self._model.limits)
-        context = Context(request.top_k, video, [])
+        context = VideoClassificationContext(request.top_k, video, [])
         cost = video.count * self._preprocessor.cost(*video.shape)
         return Prepared(self._prompts(video, context.times_s), video.count, cost, context, unit="frames")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
+    def post_process(
+        self,
+        outputs: Iterator[Output],
+        context: VideoClassificationContext,
+        sink: ArtifactSink,  # noqa: ARG002
+    ) -> Result:
         """Return `{"duration", "labels": [{"id", "label", "score"}, ...], "frames": [{"time", "labels"}, ...]}`."""
         frames, total = [], np.zeros(1)
         for number, output in enumerate(final_outputs(outputs)):

@@ -14,7 +14,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_labels
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Kind, write_text
 from penstock.processors.video.reading import Video, open_video
 from penstock.processors.video.request import VideoSegmentationRequest
@@ -29,7 +29,7 @@ _KINDS = OUTPUTS.register("mp4", Kind(_MP4, ".mp4", write_text)).register("mkv",
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class VideoSegmentationContext:
     """The state that `post_process` needs from `pre_process`."""
 
     outputs: tuple[str, ...]
@@ -47,7 +47,7 @@ class VideoSegmentation:
         _KINDS.spec("overlay", "overlay.mp4: the frames, half in their classes' colours (H.264)", kind="mp4"),
         _KINDS.spec("masks", "masks.mkv: class ids as grey values, lossless (FFV1)", kind="mkv", default=False),
     )
-    exchanges = (Exchange(prompt=PIXELS, optional=SIZE, output=CLASS_IDS),)
+    io_signatures = (IOSignature(prompt=PIXELS, optional=SIZE, output=CLASS_IDS),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -55,19 +55,21 @@ class VideoSegmentation:
         self._preprocessor = read_preprocessor(model)
         self._labels = read_labels(model)
         if self._preprocessor.fields.do_resize:  # then class ids must be made in the image's own size
-            self.exchanges = (Exchange(prompt={**PIXELS, **SIZE}, output=CLASS_IDS),)
+            self.io_signatures = (IOSignature(prompt={**PIXELS, **SIZE}, output=CLASS_IDS),)
         if self._preprocessor.crops:
             raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops, so masks would not fit the frames")
         if len(self._labels) > 256:
             raise ModelUnavailable(f"model {model.name!r}: masks hold at most 256 classes, not {len(self._labels)}")
 
-    def pre_process(self, request: VideoSegmentationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: VideoSegmentationRequest, media: Media) -> Prepared[VideoSegmentationContext]:
         """Return one prompt per frame."""
         video = open_video(media.path(request.video), request, self._model.limits)
         cost = video.count * self._preprocessor.cost(*video.shape)
-        return Prepared(self._prompts(video), video.count, cost, Context(request.outputs, video), unit="frames")
+        return Prepared(
+            self._prompts(video), video.count, cost, VideoSegmentationContext(request.outputs, video), unit="frames"
+        )
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: VideoSegmentationContext, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "duration", "frames": [{"time", "classes": [{"id", "label", "share"}]}]}`."""
         video, files = context.video, {"overlay": ("overlay.mp4", _MP4), "masks": ("masks.mkv", _MKV)}
         wanted = [name for name in files if name in context.outputs]

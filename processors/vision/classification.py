@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, final_outputs
 from penstock.processors.directory import check_options
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
 from penstock.processors.vision.preprocessor import read_preprocessor
@@ -17,7 +17,7 @@ from penstock.processors.vision.request import ClassificationRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ImageClassificationContext:
     """Request state for `post_process`."""
 
     top_k: int
@@ -31,7 +31,7 @@ class ImageClassification(ManyImages):
 
     request = ClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each image, best first", kind="json"),)
-    exchanges = (Exchange(prompt=PIXELS, output={OUTPUT_NAME: "array (classes)"}),)
+    io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "array (classes)"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -39,13 +39,20 @@ class ImageClassification(ManyImages):
         self._preprocessor = read_preprocessor(model)
         self._classes = read_classes(model)
 
-    def pre_process(self, request: ClassificationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: ClassificationRequest, media: Media) -> Prepared[ImageClassificationContext]:
         """Return one prompt per image."""
         images = open_images(request.references, media, self._preprocessor, self._model.limits)
         prompts = images.prompts(self._preprocessor, self._model.limits)
-        return Prepared(prompts, len(images.sources), images.cost, Context(request.top_k), unit="images")
+        return Prepared(
+            prompts, len(images.sources), images.cost, ImageClassificationContext(request.top_k), unit="images"
+        )
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
+    def post_process(
+        self,
+        outputs: Iterator[Output],
+        context: ImageClassificationContext,
+        sink: ArtifactSink,  # noqa: ARG002
+    ) -> Result:
         """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images."""
         found = (self._classes.scores(output) for output in final_outputs(outputs))
         return Result(data={"images": [{"labels": self._classes.best(scores, context.top_k)} for scores in found]})

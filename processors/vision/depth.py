@@ -13,7 +13,7 @@ from penstock.errors import ConfigError, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_config
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, OneImage, one_prompt
@@ -33,7 +33,7 @@ _RAMP = ("#000004", "#420a68", "#932667", "#dd513a", "#fca50a", "#fcffa4")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class DepthEstimationContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -72,7 +72,7 @@ class DepthEstimation(OneImage):
             "values", "values.safetensors: `depth`, float32 (height, width)", kind="safetensors", default=False
         ),
     )
-    exchanges = (Exchange(prompt=PIXELS, output={OUTPUT_NAME: "float32 (h, w)"}),)
+    io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "float32 (h, w)"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -84,13 +84,13 @@ class DepthEstimation(OneImage):
                 f"model {model.name!r}: its preprocessor crops or pads, so a depth map would not fit"
             )
 
-    def pre_process(self, request: DepthEstimationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: DepthEstimationRequest, media: Media) -> Prepared[DepthEstimationContext]:
         """Return one prompt."""
         image, prompt = one_prompt(media.source(request.image), self._preprocessor, self._model.limits)
-        context = Context(request.outputs, (image.shape[0], image.shape[1]))
+        context = DepthEstimationContext(request.outputs, (image.shape[0], image.shape[1]))
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: DepthEstimationContext, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "kind", "unit", "nearer", "min", "max", "png": {"offset", "scale"}}`."""
         upsampled = Upsampled(_depth(only_output(outputs)), context.size)
         ends = [(float(strip.min()), float(strip.max())) for strip in upsampled.strips()]

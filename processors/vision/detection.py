@@ -10,7 +10,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_labels
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.annotation import annotate
 from penstock.processors.vision.image import ImageArray
@@ -21,7 +21,7 @@ from penstock.processors.vision.request import ObjectDetectionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ObjectDetectionContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -40,8 +40,8 @@ class ObjectDetection(OneImage):
         OUTPUTS.spec("boxes", "boxes.json: the result: labels, scores and boxes in pixels", kind="json"),
         OUTPUTS.spec("annotated", "annotated.png: the image with its boxes", kind="png"),
     )
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt=PIXELS,
             optional=SHOWN,
             output={"logits": "array (queries, classes)", "boxes": "array (queries, 4)"},
@@ -57,14 +57,14 @@ class ObjectDetection(OneImage):
         if self._preprocessor.crops:
             raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops images, so boxes would not fit them")
 
-    def pre_process(self, request: ObjectDetectionRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: ObjectDetectionRequest, media: Media) -> Prepared[ObjectDetectionContext]:
         """Return one prompt."""
         image, prompt = one_prompt(media.source(request.image), self._preprocessor, self._model.limits)
         kept = image if "annotated" in request.outputs else None
-        context = Context(request.outputs, request.threshold, (image.shape[0], image.shape[1]), kept)
+        context = ObjectDetectionContext(request.outputs, request.threshold, (image.shape[0], image.shape[1]), kept)
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ObjectDetectionContext, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "objects": [{"label_id", "label", "score", "box", "id"}]}`, best first.
 
         `label_id` is the id of the object's class; `id` is its old name and has the same value. A box is

@@ -9,14 +9,14 @@ from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result
 from penstock.processors.directory import check_options
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, ManyImages, open_images
 from penstock.processors.vision.request import ImageEmbeddingRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ImageEmbeddingContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -27,19 +27,21 @@ class ImageEmbedding(ManyImages):
 
     request = ImageEmbeddingRequest
     outputs = SPECS
-    exchanges = (Exchange(prompt=PIXELS, output={OUTPUT_NAME: "array (dimensions)"}),)
+    io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "array (dimensions)"}),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
         check_options(model, "preprocessor")
         self._preprocessor = read_preprocessor(model)
 
-    def pre_process(self, request: ImageEmbeddingRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: ImageEmbeddingRequest, media: Media) -> Prepared[ImageEmbeddingContext]:
         """Return one prompt per image."""
         images = open_images(request.references, media, self._preprocessor, self._model.limits)
         prompts = images.prompts(self._preprocessor, self._model.limits)
-        return Prepared(prompts, len(images.sources), images.cost, Context(request.outputs), unit="images")
+        return Prepared(
+            prompts, len(images.sources), images.cost, ImageEmbeddingContext(request.outputs), unit="images"
+        )
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ImageEmbeddingContext, sink: ArtifactSink) -> Result:
         """Return `{"count", "dimensions", "embeddings"}`; `embeddings` only if the request wants JSON."""
         return Result(data=embedding_result(outputs, context.outputs, sink))

@@ -13,7 +13,7 @@ from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, only_output
 from penstock.processors.directory import check_options, read_labels
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.image import ImageArray
@@ -29,7 +29,7 @@ _THRESHOLDS = ("threshold", "mask_threshold", "overlap_threshold")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class InstanceSegmentationContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -51,8 +51,8 @@ class InstanceSegmentation(OneImage):
         OUTPUTS.spec("overlay", "overlay.png: the image, half in its segments' colours", kind="png"),
         OUTPUTS.spec("segments", "segments.json: the result: the class, score and box of each segment", kind="json"),
     )
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={**PIXELS, "size": "list", **dict.fromkeys(_THRESHOLDS, "number")},
             optional=SHOWN,
             output={"segments": "array (H, W)", "classes": "array (segments)", "scores": "array (segments)"},
@@ -67,17 +67,19 @@ class InstanceSegmentation(OneImage):
         if self._preprocessor.crops or self._preprocessor.pads:
             raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops or pads, so masks would not fit")
 
-    def pre_process(self, request: InstanceSegmentationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: InstanceSegmentationRequest, media: Media) -> Prepared[InstanceSegmentationContext]:
         """Return one prompt."""
         thresholds = {name: getattr(request, name) for name in _THRESHOLDS}
         image, prompt = one_prompt(
             media.source(request.image), self._preprocessor, self._model.limits, sized=True, **thresholds
         )
         kept = image if "overlay" in request.outputs else None
-        context = Context(request.outputs, (image.shape[0], image.shape[1]), kept)
+        context = InstanceSegmentationContext(request.outputs, (image.shape[0], image.shape[1]), kept)
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(
+        self, outputs: Iterator[Output], context: InstanceSegmentationContext, sink: ArtifactSink
+    ) -> Result:
         """Return `{"width", "height", "segments": [{"id", "label_id", "label", "score", "pixels", "box"}]}`.
 
         A segment's `id` is its value in mask.png. Its box is `{"xmin", "ymin", "xmax", "ymax"}` in pixels, with

@@ -18,7 +18,7 @@ from penstock.processors.vision.preprocessor import Preprocessor
 
 #: The network's input.
 INPUT_NAME = "pixels"
-#: The values of a prompt as an `Exchange` declares them: the image, and what some networks need beside it.
+#: The values of a prompt as an `IOSignature` declares them: the image, and what some networks need beside it.
 PIXELS = {INPUT_NAME: "float32 (3, H, W)"}
 SHOWN = {"shown": "list"}
 #: Side of a warm-up image: networks see fewer pixels, and decoding a larger image would only take time.

@@ -13,7 +13,7 @@ from penstock.errors import ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Prompt, Result, only_output
 from penstock.processors.directory import check_options, read_labels
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.image import ImageArray, read_image
@@ -25,12 +25,12 @@ from penstock.processors.vision.request import ImageSegmentationRequest
 OUTPUT_NAME = "classes"
 #: The prompt's second input: [height, width] of the wanted output.
 SIZE_NAME = "size"
-#: Both as an `Exchange` declares them.
+#: Both as an `IOSignature` declares them.
 CLASS_IDS, SIZE = {OUTPUT_NAME: "uint8 (H, W) or uint16 (H, W)"}, {SIZE_NAME: "list"}
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ImageSegmentationContext:
     """Request state for `post_process`."""
 
     outputs: tuple[str, ...]
@@ -45,7 +45,7 @@ class ImageSegmentation(OneImage):
         OUTPUTS.spec("mask", "mask.png: class ids with a palette (16-bit grey above 256 classes)", kind="png"),
         OUTPUTS.spec("overlay", "overlay.png: the image blended with its classes' colours", kind="png"),
     )
-    exchanges = (Exchange(prompt=PIXELS, optional=SIZE, output=CLASS_IDS),)
+    io_signatures = (IOSignature(prompt=PIXELS, optional=SIZE, output=CLASS_IDS),)
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -53,19 +53,19 @@ class ImageSegmentation(OneImage):
         self._preprocessor = read_preprocessor(model)
         self._labels = read_labels(model)
         if self._preprocessor.fields.do_resize:  # then class ids must be made in the image's own size
-            self.exchanges = (Exchange(prompt={**PIXELS, **SIZE}, output=CLASS_IDS),)
+            self.io_signatures = (IOSignature(prompt={**PIXELS, **SIZE}, output=CLASS_IDS),)
         if self._preprocessor.crops:
             raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops images, so a mask would not fit them")
 
-    def pre_process(self, request: ImageSegmentationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(self, request: ImageSegmentationRequest, media: Media) -> Prepared[ImageSegmentationContext]:
         """Return one prompt."""
         image = read_image(media.source(request.image), self._model.limits)
         pixels = self._preprocessor.apply(image)
         cost = pixels.shape[1] * pixels.shape[2]
         prompt = Prompt({INPUT_NAME: pixels, SIZE_NAME: list(image.shape[:2])}, cost)
-        return Prepared(iter([prompt]), 1, cost, Context(request.outputs, image), unit="images")
+        return Prepared(iter([prompt]), 1, cost, ImageSegmentationContext(request.outputs, image), unit="images")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ImageSegmentationContext, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "classes": [{"id", "label", "pixels", "share"}]}`, largest class first."""
         height, width = context.image.shape[:2]
         ids = class_ids(only_output(outputs), (height, width))

@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, Issue, ModelUnavailable, ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options, read_config
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.language.tokens import read_vocabulary
 from penstock.processors.limits import dummy_items
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, open_images, write_dummy
 from penstock.processors.vision.request import ZeroShotClassificationRequest
-from penstock.reports import Issue
 
 #: Model type whose texts are always padded to full length, because the network reads the last position. Its scores are
 #: independent; those of other types add up to 1.
@@ -33,7 +32,7 @@ _OTHER_MAX_TOKENS = 77
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ZeroShotClassificationContext:
     """Request state for `post_process`."""
 
     labels: tuple[str, ...]
@@ -48,12 +47,12 @@ class ZeroShotClassification:
 
     request = ZeroShotClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: each image's labels and scores, best first", kind="json"),)
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={"input_ids": "int64 (tokens)"},
             output={"embedding": "array (dimensions)", "scale": "number", "bias": "number"},
         ),
-        Exchange(prompt=PIXELS, output={"embedding": "array (dimensions)"}),
+        IOSignature(prompt=PIXELS, output={"embedding": "array (dimensions)"}),
     )
 
     def __init__(self, model: Model) -> None:
@@ -71,7 +70,9 @@ class ZeroShotClassification:
         self._max_tokens = min(int(bound) for bound in bounds if bound is not None)
         self._padding = self._padding_token(text) if self._sigmoid else None
 
-    def pre_process(self, request: ZeroShotClassificationRequest, media: Media) -> Prepared[Context]:
+    def pre_process(
+        self, request: ZeroShotClassificationRequest, media: Media
+    ) -> Prepared[ZeroShotClassificationContext]:
         """Return one prompt per label, then one per image."""
         limits = self._model.limits
         images = open_images(request.references, media, self._preprocessor, limits)
@@ -82,10 +83,15 @@ class ZeroShotClassification:
             (Prompt({"input_ids": ids}, cost=len(ids)) for ids in texts), images.prompts(self._preprocessor, limits)
         )
         cost = images.cost + sum(len(ids) for ids in texts)
-        context = Context(tuple(request.labels), request.top_k or len(request.labels))
+        context = ZeroShotClassificationContext(tuple(request.labels), request.top_k or len(request.labels))
         return Prepared(prompts, len(texts) + len(images.sources), cost, context, unit="labels and images")
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:  # noqa: ARG002
+    def post_process(
+        self,
+        outputs: Iterator[Output],
+        context: ZeroShotClassificationContext,
+        sink: ArtifactSink,  # noqa: ARG002
+    ) -> Result:
         """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images.
 
         A label's `id` is its index in the request.
@@ -124,7 +130,9 @@ class ZeroShotClassification:
             raise ModelUnavailable(f"model {self._model.name!r}: tokenizer.json lacks the padding token {named!r}")
         return found
 
-    def _named(self, logits: npt.NDArray[np.float64], context: Context) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def _named(
+        self, logits: npt.NDArray[np.float64], context: ZeroShotClassificationContext
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         if not np.isfinite(logits).all():
             raise ProcessorFailed("The network answered NaN or infinite numbers.")
         raised = np.exp(logits - logits.max())

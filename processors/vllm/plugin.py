@@ -27,7 +27,7 @@ from penstock.errors import ConfigError, InvalidInput, MediaUnreadable, Penstock
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import read_config
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vllm.library import Library, Vllm, error_line, plugin_class
 from penstock.processors.vllm.older import answer_of, make_plugin, pooling_params_of
@@ -40,7 +40,7 @@ _ENGINES_OWN = frozenset({"output_kind"})
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class VllmPluginContext:
     """Request state for `post_process`."""
 
     #: Id under which the plugin keeps its own request state.
@@ -57,8 +57,8 @@ class VllmPlugin:
     )
 
     #: A plugin's prompt with its pooling parameters, and its answer; arrays inside have names of their own.
-    exchanges = (
-        Exchange(
+    io_signatures = (
+        IOSignature(
             prompt={"prompt": "object", "params": "object"},
             optional={"prompt.*": "array", "params.*": "array"},
             output={"output": "object"},
@@ -78,9 +78,9 @@ class VllmPlugin:
         surroundings = self._library.surroundings(model)
         self._plugin: Any = make_plugin(plugin_class(self._options.plugin), surroundings.config, surroundings.renderer)
 
-    def pre_process(self, request: RootModel[dict[str, Any]], media: Media) -> Prepared[Context]:
+    def pre_process(self, request: RootModel[dict[str, Any]], media: Media) -> Prepared[VllmPluginContext]:
         """Return the plugin's prompts; the plugin makes all of them at once."""
-        context = Context(f"penstock-{uuid.uuid4().hex}")
+        context = VllmPluginContext(f"penstock-{uuid.uuid4().hex}")
         paths = {name: str(media.path(request.root[name])) for name in self._options.fields.media}
         data = {**request.root, **paths, **self._options.fields.fixed}
         with self._refusals({path: request.root[name] for name, path in paths.items()}):
@@ -91,7 +91,7 @@ class VllmPlugin:
         self._check_count(len(prompts))
         return Prepared(_prompts(prompts, params), len(prompts), len(prompts), context)
 
-    def post_process(self, outputs: Iterator[Output], context: Context, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: VllmPluginContext, sink: ArtifactSink) -> Result:
         """Return `{"data": ...}`, the plugin's answer with `{"artifact": name}` instead of each file."""
         answers = [self._answer(context, number, output) for number, output in enumerate(final_outputs(outputs))]
         with self._failures("post_process"):
@@ -164,7 +164,7 @@ class VllmPlugin:
             arguments = {**arguments, "model_output": _numbered(arguments["model_output"])}
         return asyncio.run(later(**arguments))
 
-    def _answer(self, context: Context, number: int, output: Output) -> Any:
+    def _answer(self, context: VllmPluginContext, number: int, output: Output) -> Any:
         data, plain = deserialize("output", output.data), output.data
         tokens, cached = plain.get("prompt_token_ids", []), plain.get("num_cached_tokens", 0)
         return self._library.output(f"{context.request_id}-{number}", data, tokens, cached)

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from penstock.errors import ErrorReport
 from penstock.formats import BESIDE, OWN, beside, carrying, inside, known, unknown
 from penstock.jobs import Artifact, JobKey, State, TenantKey
-from penstock.reports import ErrorReport
 
 #: Namespace of the members' ids: UUIDv5 of the batch's id and the line's number.
 _NAMESPACE = uuid.UUID("3b0f0a52-7f0e-5c53-8f0b-0f4d1f6f2c11")

@@ -33,8 +33,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from penstock.documents import require_json, toml_complaint, wrong_fields
 from penstock.errors import ConfigError
+from penstock.json_body import require_json, toml_complaint, wrong_fields
 from penstock.multipart import MIN_PART_BYTES
 from penstock.scaling import ScalingBounds
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
 
-from penstock.reports import ErrorReport
+from penstock.errors import ErrorReport
 
 #: Namespace of the ids of parts: UUIDv5 of the job, the digest of its division, and the range of units.
 _PARTS = uuid.UUID("8e2f6c1b-58d5-5a0c-9f3e-0b9a6d0d7c55")

@@ -22,8 +22,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from penstock.documents import wrong_fields
 from penstock.errors import ConfigError
+from penstock.json_body import wrong_fields
 
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=_NAME)]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
 
-from penstock.documents import parse_json
 from penstock.errors import InvalidRequest
+from penstock.json_body import parse_json
 
 #: Nested envelopes, at most: SNS around EventBridge is two.
 MAX_DEPTH = 3

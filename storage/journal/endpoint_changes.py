@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock.errors import IdempotencyMismatch, ObjectStoreUnavailable, StateConflict, UnknownEndpoint
-from penstock.signing import new_webhook_secret
 from penstock.storage.journal import endpoints
 from penstock.storage.journal.endpoints import TRIES, Endpoint, EndpointKey, Secret
 from penstock.storage.journal.journal import Flow
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.scripts import Command
+from penstock.storage.signing import new_webhook_secret
 
 T = TypeVar("T")
 

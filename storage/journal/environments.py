@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
-from penstock.digests import digest
+from penstock.storage.canonical_hash import digest
 from penstock.storage.journal.json_objects import put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 

@@ -34,7 +34,7 @@ from penstock.errors import (
     UnknownJob,
 )
 from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
-from penstock.patience import one_patience
+from penstock.storage.deadline import request_deadline
 from penstock.storage.journal import manifests
 from penstock.storage.journal.manifests import Manifest, StoredOutcome
 from penstock.storage.objects.base import ObjectStore
@@ -300,7 +300,7 @@ class AsyncJournal:
 
     async def run(self, flow: Flow[T]) -> T:
         """Perform a flow, whose commands share one time limit; return its result, raise its errors unchanged."""
-        with one_patience():
+        with request_deadline():
             return await self._run(flow)
 
     async def _run(self, flow: Flow[T]) -> T:

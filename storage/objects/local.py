@@ -29,7 +29,6 @@ from penstock.errors import (
     ObjectNotFound,
     ObjectStoreUnavailable,
 )
-from penstock.signing import SignedLink, sign_link
 from penstock.storage.objects.base import (
     CHUNK_BYTES,
     DEFAULT_CONTENT_TYPE,
@@ -40,6 +39,7 @@ from penstock.storage.objects.base import (
 )
 from penstock.storage.objects.local_files import copy_whole, etag_of, in_the_way, place_file, read_whole, translated
 from penstock.storage.objects.local_multipart import PartFolder
+from penstock.storage.signing import SignedLink, sign_link
 from penstock.storage.spool import write_probe
 
 MAX_KEY_BYTES = 1024

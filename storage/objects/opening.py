@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.config import S3, Settings
 from penstock.errors import ConfigError, ObjectExists, ObjectNotFound, ObjectStoreUnavailable
-from penstock.signing import new_webhook_secret
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.local import LocalStore
+from penstock.storage.signing import new_webhook_secret
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

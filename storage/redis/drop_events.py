@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.drop_rules import ObjectPlace
 from penstock.errors import Overloaded
 from penstock.formats import known
 from penstock.object_events import ObjectEvent
+from penstock.storage.drop_rules import ObjectPlace
 from penstock.storage.redis.fields import MICRO, fields, us
 from penstock.storage.redis.scripts import Command, query
 

@@ -39,7 +39,7 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """The workers of a queue, seen by one that could share its job with others."""
 
     #: Living workers.
@@ -77,6 +77,6 @@ def split(
     return Command("split", args, lambda reply: Reply(str(reply[0]), reply[1]))
 
 
-def room(queue: str) -> Command[Room]:
+def capacity(queue: str) -> Command[Capacity]:
     """Return the workers of a queue."""
-    return query("room", lambda reply: Room(reply[0], reply[1], reply[2], bool(reply[3])), queue=queue)
+    return query("room", lambda reply: Capacity(reply[0], reply[1], reply[2], bool(reply[3])), queue=queue)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from penstock.errors import RecordTooNew, WorkerLost
+from penstock.errors import ErrorReport, RecordTooNew, WorkerLost
 from penstock.formats import READS, is_readable, known, version_of
 from penstock.jobs import (
     Artifact,
@@ -34,7 +34,6 @@ from penstock.jobs import (
     Submission,
     Usage,
 )
-from penstock.reports import ErrorReport
 from penstock.storage.redis.attempt_times import attempt_times, past_attempt
 from penstock.storage.redis.fields import MICRO, dump, fields, seconds, submission_of, submission_to_json
 

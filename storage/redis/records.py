@@ -17,6 +17,7 @@ from penstock.config import Settings
 from penstock.errors import (
     BatchClosed,
     DeviceQuotaExceeded,
+    ErrorReport,
     ExecutionTimeout,
     IdempotencyMismatch,
     JobGone,
@@ -30,7 +31,6 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobEvent, JobKey, Phase, Progress, State, Submission, Usage
-from penstock.reports import ErrorReport
 from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fetch_hosts import NOT_FULL, Full, hosts_in
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us

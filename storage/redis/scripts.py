@@ -25,8 +25,8 @@ from redis.retry import Retry
 
 from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
 from penstock.jobs import JobKey
-from penstock.patience import limit_s
-from penstock.redis_address import close_async, connect, connect_async, parse_sentinels
+from penstock.storage.deadline import limit_s
+from penstock.storage.redis.address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.changes import Changes, Watch
 
 T = TypeVar("T")

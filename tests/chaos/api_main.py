@@ -6,10 +6,10 @@ import sys
 
 from fastapi import FastAPI
 
-from penstock import log
 from penstock.api.app import create_app, serve
 from penstock.config import load_settings
-from penstock.queue import HintSender
+from penstock.observation import log
+from penstock.storage.hints import HintSender
 from penstock.storage.objects.opening import open_own_store
 from tests.chaos.failpoints import FailingAsyncStore, FailingObjects, Failpoints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from penstock.config import Settings, load_settings
-from penstock.log import configure
+from penstock.observation.log import configure
 from penstock.storage.objects.opening import open_own_store
 from penstock.workers.keeper.keeper import keep
 from tests.chaos.failpoints import FailingObjects, FailingStore, Failpoints

@@ -27,8 +27,8 @@ from penstock.processors.registry import Registry
 from penstock.workers.artifacts import MAX_PREVIEW_BYTES, Preview
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
-from penstock.workers.outcomes import to_penstock_error
 from penstock.workers.processing import InThread, Processed, Processing, Work
+from penstock.workers.retry_policy import to_penstock_error
 from tests.support.probe_processor import Probe
 
 MODEL = Model(name="probe", title="Probe", runner="fake", processor="probe", source=".", revision="1")

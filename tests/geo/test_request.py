@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.documents import validated
 from penstock.errors import InvalidRequest
 from penstock.intake.submissions import check_input
+from penstock.json_body import validated
 from penstock.models import CatalogueEntry, media_references
 from penstock.processors.geo.request import SegmentationRequest
 

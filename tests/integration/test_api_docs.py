@@ -180,7 +180,7 @@ def test_the_api_on_a_local_store_loads_no_numerical_library_and_no_s3_client(
     }  # fmt: skip
     code = (
         "import asyncio, sys\n"
-        "import penstock.queue, penstock.storage.objects.opening\n"
+        "import penstock.storage.hints, penstock.storage.objects.opening\n"
         "from penstock.api.app import from_settings\n"
         "app = from_settings()\n"
         "async def served():\n"

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.config import S3
 from penstock.jobs import Artifact, JobKey
-from penstock.signing import SignedLink, sign_link
 from penstock.storage.redis import records
+from penstock.storage.signing import SignedLink, sign_link
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 

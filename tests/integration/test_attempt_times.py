@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.errors import ErrorReport
 from penstock.jobs import AttemptTimes, Phase, Progress, State, Status
-from penstock.reports import ErrorReport
 from penstock.storage.redis import records
 from penstock.storage.redis.records import JobStore, Outcome, PhaseStarts
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until

@@ -11,7 +11,7 @@ import pytest
 from penstock.jobs import Claim, JobKey, State
 from penstock.storage.redis import records
 from penstock.storage.redis.scripts import source
-from penstock.workers.slots import Slots
+from penstock.workers.claim_loop import Slots
 from tests.chaos.proxy import Proxy
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.valkey import ValkeyProcess

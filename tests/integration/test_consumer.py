@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from penstock.jobs import JobKey, State, Submission
-from penstock.queue import HintSender, celery_queue
+from penstock.storage.hints import HintSender, celery_queue
 from penstock.storage.journal import journal
 from penstock.storage.redis import records
 from tests.integration.test_leaving import worker_process

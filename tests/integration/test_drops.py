@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.config import DropRule
-from penstock.drop_rules import wanted
 from penstock.jobs import JobKey, State, Status
+from penstock.storage.drop_rules import wanted
 from penstock.storage.journal import journal
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore

@@ -22,9 +22,9 @@ from penstock.processors.base import Prompt
 from penstock.processors.language.tokens import read_vocabulary
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor, check_request_module
+from penstock.workers.compatibility import checked_entry
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
-from penstock.workers.pairs import checked_entry
 from tests.support.hub import a_bert, a_model, load, minilm, tokens
 from tests.support.model_directories import words_directory, write_json
 

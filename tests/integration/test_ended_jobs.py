@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.job_spans import Context, Span
 from penstock.jobs import JobKey, State
+from penstock.observation.job_spans import Context, Span
 from penstock.storage.redis import records
 from penstock.storage.redis.records import JobStore, Outcome
 from penstock.workers.keeper.job_traces import KEPT, LIMIT, JobTraces, ended_jobs

@@ -14,9 +14,9 @@ import pytest
 from penstock.api.routes.jobs import submit_checked
 from penstock.api.services import Services
 from penstock.errors import Overloaded, RedisUnavailable
-from penstock.patience import LEAST_TIMEOUT_S, STORABLE_S, may_store, one_patience
-from penstock.redis_address import MAX_CONNECTIONS
+from penstock.storage.deadline import LEAST_TIMEOUT_S, STORABLE_S, request_deadline, time_to_store
 from penstock.storage.redis import records
+from penstock.storage.redis.address import MAX_CONNECTIONS
 from penstock.storage.redis.records import AsyncJobStore
 from penstock.storage.redis.scripts import TIMEOUT_S, query
 from tests.chaos.proxy import Mode, Proxy
@@ -47,9 +47,9 @@ async def answered(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def pings(jobs: AsyncJobStore, count: int) -> None:
-    """Call the store `count` times, each in a `one_patience` block, which shares the limit of an outer one."""
+    """Call the store `count` times, each in a `request_deadline` block, which shares the limit of an outer one."""
     for _ in range(count):
-        with one_patience():
+        with request_deadline():
             await jobs.run(records.ping())
 
 
@@ -60,7 +60,7 @@ async def test_calls_of_one_request_share_its_time(own: ValkeyProcess) -> None:
         try:
             await jobs.run(records.ping())
             proxy.set(Mode.SLOW, delay_s=LATE_S)
-            with one_patience():
+            with request_deadline():
                 with pytest.raises(RedisUnavailable):
                     await pings(jobs, 2)
                 proxy.set(Mode.PASS)
@@ -79,7 +79,7 @@ async def test_the_time_in_line_counts_in_the_time_limit(own: ValkeyProcess, wai
         await jobs.run(records.ping())
         with own.hanging():
             begun_s = time.monotonic()
-            with one_patience(waited_s), pytest.raises(RedisUnavailable):
+            with request_deadline(waited_s), pytest.raises(RedisUnavailable):
                 await jobs.run(records.ping())
             assert time.monotonic() - begun_s >= LEAST_TIMEOUT_S
             others = await asyncio.gather(*(jobs.run(records.ping()) for _ in range(20)), return_exceptions=True)
@@ -148,9 +148,9 @@ async def test_a_submission_whose_turn_comes_late_is_refused_before_anything_is_
 ) -> None:
     async with serving(own.url, tmp_path / "data") as service:
         api: Services = service.app.state.services
-        with one_patience(STORABLE_S):
-            assert may_store()
-        with one_patience(STORABLE_S + 0.1), pytest.raises(Overloaded) as caught:
+        with request_deadline(STORABLE_S):
+            assert time_to_store()
+        with request_deadline(STORABLE_S + 0.1), pytest.raises(Overloaded) as caught:
             await submit_checked(api, submission(str(uuid.uuid4()), model="echo"))
         assert caught.value.retry_after_s == 1
         assert (await service.http.get("/v1/jobs")).json()["jobs"] == []

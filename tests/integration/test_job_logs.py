@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import structlog
 
-from penstock import log
 from penstock.config import Settings
 from penstock.errors import JobGone, ProcessorFailed
 from penstock.jobs import Job, JobKey, State, Submission
-from penstock.listening import listening
 from penstock.models import Catalogue, Model
+from penstock.observation import log
+from penstock.observation.listening import listening
 from penstock.processors.base import Prompt
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal

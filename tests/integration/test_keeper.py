@@ -15,7 +15,7 @@ from standardwebhooks import Webhook as Verifier
 from penstock.errors import JobGone, OutOfMemory
 from penstock.intake.guard import GuardedClient
 from penstock.jobs import Delivery, JobKey, State, Webhook
-from penstock.queue import HintSender, celery_queue
+from penstock.storage.hints import HintSender, celery_queue
 from penstock.storage.journal import journal
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.objects.opening import tenant_webhook_secret

@@ -17,8 +17,8 @@ from penstock.workers.engine.base import Continue
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.general import GeneralRunner
 from penstock.workers.engine.transformers.generation import GenerationRunner
+from penstock.workers.engine.transformers.supported_types import EQUAL, outcomes
 from penstock.workers.engine.transformers.tasks import Task
-from penstock.workers.engine.transformers.tried import EQUAL, outcomes
 from tests.support.tiny_types import small
 from tests.support.type_trials import asked, finished, language_network, text_generation, texts
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from penstock.api.isolation import Isolation
-from penstock.documents import MAX_ISSUES, MAX_NAMES
+from penstock.json_body import MAX_ISSUES, MAX_NAMES
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 

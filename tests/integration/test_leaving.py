@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from penstock.jobs import Job, JobKey, State, Submission
-from penstock.queue import celery_queue
+from penstock.storage.hints import celery_queue
 from penstock.storage.journal import journal
 from penstock.storage.redis import queues, records, workers
 from penstock.storage.redis.catalogues import CHECKING
 from penstock.workers.app import Worker
-from penstock.workers.slots import Slots
+from penstock.workers.claim_loop import Slots
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess

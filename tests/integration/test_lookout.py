@@ -10,7 +10,7 @@ import pytest
 
 from penstock.jobs import JobKey, State
 from penstock.storage.redis import records
-from penstock.workers.lookout import Lookout
+from penstock.workers.requeue_poller import RequeuePoller
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -35,7 +35,7 @@ def test_a_worker_alone_requeues_and_starts_a_job_whose_worker_died(bench: Bench
     key = bench.submit("a", {"text": bench.upload("hi")})
     lose(bench, key, lease_s=1)
     bench.slots.start()
-    lookout = Lookout(bench.store, bench.settings.queues, bench.slots.notice)
+    lookout = RequeuePoller(bench.store, bench.settings.queues, bench.slots.notice)
     lookout.start()
     try:
         valkey.restart()  # a look fails in between
@@ -55,9 +55,9 @@ def test_a_worker_alone_requeues_and_starts_a_job_whose_worker_died(bench: Bench
 def test_only_queues_of_the_worker_are_noticed_and_a_busy_worker_claims_nothing_more(bench: Bench) -> None:
     noticed: list[str] = []
     bench.submit("a", {"text": bench.upload("hi")})
-    Lookout(bench.store, ("other",), noticed.append).look()
+    RequeuePoller(bench.store, ("other",), noticed.append).poll()
     assert noticed == []
-    Lookout(bench.store, ("default", "other"), noticed.append).look()
+    RequeuePoller(bench.store, ("default", "other"), noticed.append).poll()
     assert noticed == ["default"]
     begun = time.monotonic()
     bench.slots.drain()

@@ -20,11 +20,11 @@ from penstock.models import Limits, Model
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
 from penstock.processors.testing import LocalFiles, check_processor
+from penstock.workers.compatibility import checked_entry
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
-from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support.hub import a_model, load
 from tests.support.image_text_kinds import KINDS

@@ -14,9 +14,8 @@ from fastapi import routing
 
 from penstock.api.facades.errors import OPENAI_BASE, OPENAI_ROUTES
 from penstock.api_keys import Scope, new_key
-from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.errors import InvalidInput, Issue, ProcessorFailed
 from penstock.jobs import State
-from penstock.reports import Issue
 from penstock.storage.journal.api_keys import put_key
 from penstock.storage.redis.records import Outcome
 from tests.support.facade_models import Facing, facing

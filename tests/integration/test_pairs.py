@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.models import Model
-from penstock.processors.exchange import fits
+from penstock.processors.io_signature import fits
 from penstock.processors.registry import Registry
 from penstock.processors.testing import FolderSink, LocalFiles
 from penstock.workers.engine.engine import BatchingEngine
@@ -65,7 +65,7 @@ def test_every_pair_is_declared(registry: Registry) -> None:
     """A processor or runner without a row or without a declaration fails here."""
     found = {
         name: frozenset(runner for runner in RUNNERS.specs if fits(needed, RUNNERS.offers(runner)))
-        for name, needed in registry.exchanges().items()
+        for name, needed in registry.io_signatures().items()
         if needed is not None and all(RUNNERS.offers(runner) is not None for runner in RUNNERS.specs)
     }
     assert found == TABLE
@@ -115,7 +115,7 @@ def test_no_pair_is_refused_that_serves(
     assert offers is not None
     for (_, name), model in {other[1]: (other, models[other]) for other in models}.values():
         processor = registry.processor_for(model)
-        if fits(processor.exchanges, offers):  # type: ignore[attr-defined]
+        if fits(processor.io_signatures, offers):  # type: ignore[attr-defined]
             continue
         try:
             run(processor, model, engine, served, tmp_path / name)

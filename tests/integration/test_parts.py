@@ -392,12 +392,12 @@ class TestEnds:
 
 
 def test_room_counts_workers_jobs_and_drivers(store: JobStore) -> None:
-    assert store.run(parts.room("q")) == parts.Room(0, 0, 0, False)
+    assert store.run(parts.capacity("q")) == parts.Capacity(0, 0, 0, False)
     for worker in ("v", "w"):
         store.run(queues.seen("q", worker, 2, alive_s=60))
     submit(store, "a")
     submit(store, "b")
     claim(store)
     store.client.set("penstock:queue:q:pool", "1")
-    assert store.run(parts.room("q")) == parts.Room(2, 1, 1, True)
+    assert store.run(parts.capacity("q")) == parts.Capacity(2, 1, 1, True)
     assert store.run(counts.counts()) is not None

@@ -17,22 +17,22 @@ from typing import Any, TypeVar
 import pytest
 from celery import Celery
 
-from penstock import log
 from penstock.errors import ObjectStoreUnavailable, RedisUnavailable
 from penstock.jobs import Claim, Job, JobKey, Progress, State, Status
+from penstock.observation import log
 from penstock.processors.base import Divisible, Media, Output, Prepared, Result
 from penstock.processors.registry import Registry
-from penstock.queue import TASK
+from penstock.storage.hints import TASK
 from penstock.storage.journal import journal
 from penstock.storage.journal.environments import Environments
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.records import Command
+from penstock.workers.claim_loop import Slots
 from penstock.workers.consumer import register
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import InThread, Processed, Session, ThreadSession, Work
-from penstock.workers.slots import Slots
 from penstock.workers.store_waits import StoreWaits
 from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
 from tests.support.polling import wait_for

@@ -27,16 +27,21 @@ from penstock.processors.base import Prompt
 from penstock.processors.geo.area_request import AreaRequest
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
-from penstock.processors.prompted.masks import MaskGeneration, read_masker, run_lengths
-from penstock.processors.prompted.request import PointedObject, SceneMaskRequest, SceneObject, WordDetectionRequest
-from penstock.processors.prompted.scene_masks import RasterMaskGeneration
+from penstock.processors.open_vocabulary.masks import MaskGeneration, read_masker, run_lengths
+from penstock.processors.open_vocabulary.request import (
+    PointedObject,
+    SceneMaskRequest,
+    SceneObject,
+    WordDetectionRequest,
+)
+from penstock.processors.open_vocabulary.scene_masks import RasterMaskGeneration
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor
+from penstock.workers.compatibility import checked_entry
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
-from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support import vision
 from tests.support.geo.scenes import write_scene

@@ -13,10 +13,9 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.errors import RecordTooNew
+from penstock.errors import ErrorReport, RecordTooNew
 from penstock.formats import READS, WRITES
 from penstock.jobs import Artifact, JobKey, Phase, Progress, State, Submission, Usage, Webhook
-from penstock.reports import ErrorReport
 from penstock.storage.journal import endpoints
 from penstock.storage.redis import deliveries, listing, parts, queues, record, records, streaming
 from penstock.storage.redis.record import FAMILIES, TABLE, Record, encoded

@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import (
     IdempotencyMismatch,
     InvalidInput,
+    Issue,
     JobGone,
     OutOfMemory,
     QueueFull,
@@ -21,7 +22,6 @@ from penstock.errors import (
     UnknownJob,
 )
 from penstock.jobs import Artifact, Claim, JobKey, Phase, Progress, State, Status, Webhook
-from penstock.reports import Issue
 from penstock.storage.redis import deliveries, listing, records, upkeep
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until

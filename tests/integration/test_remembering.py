@@ -13,7 +13,7 @@ from penstock.errors import InvalidInput, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.engine import BatchingEngine
-from penstock.workers.engine.remembering import RememberingRunner
+from penstock.workers.engine.output_cache import CachingRunner
 from penstock.workers.engine.runners import Runners
 from tests.support.engine_jobs import never
 from tests.support.hub import a_bert, a_model, a_vit_backbone, an_image, load
@@ -35,9 +35,9 @@ class Watched:
 def watched(tmp_path: Path) -> Iterator[Watched]:
     model = a_model(a_vit_backbone(tmp_path), options={"encoder_cache_bytes": 100_000})
 
-    def loaded(model: Model) -> RememberingRunner:
+    def loaded(model: Model) -> CachingRunner:
         runner = Runners.installed().load(model)
-        assert isinstance(runner, RememberingRunner)
+        assert isinstance(runner, CachingRunner)
         runner.runner.network.register_forward_hook(  # type: ignore[attr-defined]
             lambda _module, _args, kwargs, _out: note(len(kwargs["pixel_values"])), with_kwargs=True
         )
@@ -98,6 +98,6 @@ def test_the_numbers_are_those_of_a_runner_that_forgets(tmp_path: Path) -> None:
 
 def test_without_the_option_nothing_is_kept(tmp_path: Path) -> None:
     folder = a_vit_backbone(tmp_path)
-    assert not isinstance(load(folder), RememberingRunner)
+    assert not isinstance(load(folder), CachingRunner)
     with pytest.raises(ModelUnavailable, match="encoder_cache_bytes"):
         load(folder, options={"encoder_cache_bytes": "1 GB"})

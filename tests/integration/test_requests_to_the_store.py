@@ -9,7 +9,7 @@ from typing import Any
 from penstock.jobs import State
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import records
-from penstock.workers.slots import Slots
+from penstock.workers.claim_loop import Slots
 from penstock.workers.store_waits import StoreWaits
 from tests.support.echo_processor import open_bench
 from tests.support.valkey import ValkeyProcess

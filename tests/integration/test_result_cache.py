@@ -19,13 +19,13 @@ from penstock.models import Model
 from penstock.storage.journal import journal
 from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.redis import records
+from penstock.workers.claim_loop import Slots
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import load_fake
 from penstock.workers.engine.runners import Runners
 from penstock.workers.result_cache import fingerprint_of
 from penstock.workers.served_models import RunnableModel, ServedModels
-from penstock.workers.slots import Slots
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.valkey import ValkeyProcess
 

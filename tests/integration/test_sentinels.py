@@ -9,8 +9,8 @@ from celery import Celery
 
 from penstock.errors import RedisUnavailable
 from penstock.jobs import JobKey, State, Submission
-from penstock.queue import HintSender, celery_queue, celery_settings
 from penstock.storage.checks import inspect_redis, inspect_redis_access
+from penstock.storage.hints import HintSender, celery_queue, celery_settings
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.local import LocalStore

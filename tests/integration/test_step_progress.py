@@ -13,8 +13,8 @@ from penstock.jobs import Progress, State
 from penstock.processors.base import Media, Prepared
 from penstock.processors.registry import Registry
 from penstock.storage.redis import records
+from penstock.workers.claim_loop import Slots
 from penstock.workers.processing import InThread
-from penstock.workers.slots import Slots
 from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
 from tests.support.valkey import ValkeyProcess
 

@@ -17,7 +17,7 @@ from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import records
 from penstock.workers.attempts import STORE_AWAY
-from penstock.workers.slots import Slots
+from penstock.workers.claim_loop import Slots
 from penstock.workers.store_waits import StoreWaits
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for

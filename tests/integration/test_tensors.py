@@ -24,13 +24,13 @@ from penstock.models import CatalogueEntry, Model, media_references, tensor_plac
 from penstock.processors.registry import Registry, export
 from penstock.processors.tensors.processor import Tensors
 from penstock.storage.redis import catalogues, records
+from penstock.workers.claim_loop import Slots
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import InThread, Processed, Work
 from penstock.workers.served_models import ServedModels
-from penstock.workers.slots import Slots
 from tests.support.echo_processor import open_bench
 from tests.support.engine_jobs import never
 from tests.support.service import Service, assert_problem, serving

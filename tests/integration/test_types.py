@@ -12,8 +12,8 @@ import transformers
 from penstock.errors import ModelUnavailable
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.directory import known_types
+from penstock.workers.engine.transformers.supported_types import FILE, outcomes
 from penstock.workers.engine.transformers.tasks import UNFIT, Task
-from penstock.workers.engine.transformers.tried import FILE, outcomes
 from tests.support.hub import a_model
 from tests.support.type_trials import TRIALS, processor_of
 from tests.what_runs.dedicated import DEDICATED

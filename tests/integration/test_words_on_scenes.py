@@ -21,14 +21,14 @@ from penstock.intake.media import LocalMedia
 from penstock.models import Limits, Model
 from penstock.processors.geo.tiling.boxes import joined, on_scene, put_together
 from penstock.processors.geo.tiling.plan import Box
-from penstock.processors.prompted.scene_detection import RasterZeroShotDetection, as_image, nearest
+from penstock.processors.open_vocabulary.scene_detection import RasterZeroShotDetection, as_image, nearest
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, check_processor
+from penstock.workers.compatibility import checked_entry
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
-from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import Work
 from tests.support.geo.scenes import Files, Folder, write_scene
 from tests.support.hub import a_model

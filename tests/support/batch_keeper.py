@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.batches import BatchKey
-from penstock.queue import HintSender
+from penstock.storage.hints import HintSender
 from penstock.storage.redis import batches
 from penstock.storage.redis.records import JobStore
 from penstock.workers.keeper.batch_completion import Completion

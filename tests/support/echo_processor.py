@@ -20,12 +20,13 @@ from penstock.jobs import JobKey, Submission, Webhook
 from penstock.models import CatalogueEntry, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
+from penstock.processors.times import Time
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues, records
-from penstock.times import Time
+from penstock.workers.claim_loop import Slots
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState
 from penstock.workers.engine.runners import Runners
@@ -33,9 +34,8 @@ from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.pipeline import Pipeline
 from penstock.workers.places import Places
 from penstock.workers.processing import InThread
-from penstock.workers.rooms import Rooms
+from penstock.workers.scratch import ScratchFolders
 from penstock.workers.served_models import ServedModels
-from penstock.workers.slots import Slots
 from penstock.workers.store_waits import StoreWaits
 
 LIMITS = records.QueueLimits(max_queued=1000, max_tenant_jobs=1000, retention_s=3600, max_crashes=3)
@@ -170,7 +170,7 @@ def open_bench(redis_url: str, folder: Path, **changes: Any) -> Iterator[Bench]:
     waits, places = StoreWaits(objects, settings.store_wait_s), Places(settings.slots, settings.fetch_slots)
     pipeline = Pipeline(
         settings, store, objects, GuardedClient(settings), processing, engine, heartbeat, served,
-        Rooms(spool, shared=True), waits, places=places,
+        ScratchFolders(spool, shared=True), waits, places=places,
     )  # fmt: skip
     try:
         slots = Slots(settings, store, served, pipeline.run, store_away=waits.away, places=places)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import load_settings
-from penstock.log import configure
-from penstock.queue import HintSender
+from penstock.observation.log import configure
+from penstock.storage.hints import HintSender
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import records

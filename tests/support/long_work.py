@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from penstock.errors import InvalidRequest
-from penstock.reports import Issue
+from penstock.errors import InvalidRequest, Issue
 
 
 def process_id() -> int:

@@ -12,7 +12,7 @@ import torch
 import transformers
 from PIL import Image
 
-from penstock.workers.engine.transformers.tried import ALONE, BATCHED
+from penstock.workers.engine.transformers.supported_types import ALONE, BATCHED
 from tests.support import image_text_table
 from tests.support.image_text_kinds import KINDS
 from tests.support.image_text_types import write_kind

@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from penstock.errors import DeviceLost, InputError, InvalidInput
+from penstock.errors import DeviceLost, InputError, InvalidInput, Issue
 from penstock.models import Limits, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.decoding import BASE_S, PIXEL_S, decoding
-from penstock.processors.exchange import Exchange
-from penstock.reports import Issue
+from penstock.processors.io_signature import IOSignature
 
 LEAK: list[bytearray] = []
 #: A value that a result may not hold.
@@ -90,7 +89,7 @@ class Probe:
     def __init__(self, model: Model) -> None:
         self.limits = model.limits
         if sends := model.options.get("sends"):
-            self.exchanges = (Exchange(prompt=sends, output={"notes": "list"}),)
+            self.io_signatures = (IOSignature(prompt=sends, output={"notes": "list"}),)
         if model.options.get("broken"):
             raise ValueError("an option that it does not take")
         if model.options.get("hang"):

@@ -17,9 +17,9 @@ from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Continue, Runner
 from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.transformers.supported_types import ALONE, BATCHED, EQUAL, ways
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import TextRunner
-from penstock.workers.engine.transformers.tried import ALONE, BATCHED, EQUAL, ways
 from tests.support.hub import a_model, finish, finish_states
 from tests.support.tiny_types import GAINS, SCORED, small, small_image
 

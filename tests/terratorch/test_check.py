@@ -16,9 +16,9 @@ import torch
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.terratorch.build_check import shared
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint
 from penstock.workers.engine.terratorch.network import build, outline
-from penstock.workers.engine.terratorch.rehearsal import shared
 from tests.terratorch.test_backbones import TERRAMIND, backbone, published, vectors
 from tests.terratorch.test_heads import NECKS, arguments
 from tests.terratorch.tiny import config, network, record, save

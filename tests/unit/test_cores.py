@@ -18,7 +18,7 @@ import os, sys
 from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from penstock.cores import cores, physical_cores
-from penstock.cpu_passes import keep_to_cores
+from penstock.workers.engine.cpu_passes import keep_to_cores
 keep_to_cores(os.environ, cores(), physical_cores())
 import torch
 print(cores(), torch.get_num_threads())

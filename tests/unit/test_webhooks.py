@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook as Reference
 
-from penstock.signing import new_webhook_secret
+from penstock.storage.signing import new_webhook_secret
 from penstock.webhooks import TOLERANCE_S, WebhookRefused, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

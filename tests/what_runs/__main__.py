@@ -11,8 +11,8 @@ import json
 from importlib.metadata import version
 from typing import Any
 
+from penstock.workers.engine.transformers.supported_types import FILE, outcomes
 from penstock.workers.engine.transformers.tasks import Task
-from penstock.workers.engine.transformers.tried import FILE, outcomes
 from tests.what_runs.dedicated import DEDICATED
 from tests.what_runs.page import PAGE, page
 from tests.what_runs.reasons import reason_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.processors.multimodal.items import TOWERS
+from penstock.workers.engine.transformers.supported_types import EQUAL
 from penstock.workers.engine.transformers.tasks import Task
-from penstock.workers.engine.transformers.tried import EQUAL
 from tests.support import image_text_table, message_embedders
 from tests.support.image_text_kinds import KINDS
 from tests.what_runs.reasons import NO_TINY

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from penstock.workers.engine.transformers.supported_types import ALONE, BATCHED, EQUAL, FILE, outcomes
 from penstock.workers.engine.transformers.tasks import UNFIT, Task
-from penstock.workers.engine.transformers.tried import ALONE, BATCHED, EQUAL, FILE, outcomes
 from tests.support.image_text_kinds import KINDS
 from tests.support.image_text_table import OWN
 from tests.support.pair_table import TABLE

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
-from penstock.processors.exchange import Offers
+from penstock.processors.io_signature import Offers
 from penstock.processors.prompt_names import BESIDE, PIXELS, has_numbers
 from penstock.workers.engine.memory import files_bytes
 
@@ -165,12 +165,12 @@ class RunnerSpec:
     hub_files: Callable[[Model], Sequence[str]] = lambda _model: HUB_FILES
     #: True: a server computes, which the model's `source` names. The model has no files, and `check` asks the server.
     served: bool = False
-    #: The values that prompts and outputs have, by kind of model: a model serves a processor whose exchanges fit one
+    #: The values that prompts and outputs have, by kind of model: a model serves a processor whose signatures fit one
     #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
-    exchanges: Offers | None = None
-    #: The exchanges of one model, from its options and small files and without the runner's libraries; None: those of
-    #: `exchanges`. An error counts as None: `check` and `load` report it.
-    exchanges_of: Callable[[Model], Offers | None] = lambda _model: None
+    io_signatures: Offers | None = None
+    #: The signatures of one model, from its options and small files and without the runner's libraries; None: those of
+    #: `signatures`. An error counts as None: `check` and `load` report it.
+    signatures_of: Callable[[Model], Offers | None] = lambda _model: None
 
 
 #: Called often by threads that wait on a job's behalf; raises an `Interruption` when the job must stop.

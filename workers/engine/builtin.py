@@ -14,11 +14,11 @@ from typing import Any
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.processors.exchange import OTHERS, SAME, Exchange, Offers
+from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
 from penstock.processors.openai.options import EngineOptions
 from penstock.workers.engine.base import HUB_FILES, Runner, RunnerCheck, RunnerFactory, RunnerSpec
 from penstock.workers.engine.memory import files_bytes
-from penstock.workers.engine.transformers import exchanges as transformers
+from penstock.workers.engine.transformers import signatures as transformers
 from penstock.workers.engine.weights import locate, requires
 
 #: The ends of paths of weights in a directory of diffusers that are not read: the same weights in another precision.
@@ -146,9 +146,9 @@ _TILES = {"pixels": "float32 (bands, H, W)"}
 _MAPPED = {"probability": "float32 (classes, H, W)"}
 _COORDINATES = {"temporal_coords": "float32 (dates, 2)", "location_coords": "float32 (2)"}
 #: A network whose files name its arrays.
-_ANY_NETWORK = Exchange(prompt={OTHERS: "array"}, output={OTHERS: "array"})
+_ANY_NETWORK = IOSignature(prompt={OTHERS: "array"}, output={OTHERS: "array"})
 
-_DIFFUSED = Exchange(
+_DIFFUSED = IOSignature(
     prompt=dict.fromkeys(("width", "height", "steps", "seed"), "number"),
     optional={
         **dict.fromkeys(("previews", "guidance_scale", "label"), "number"),
@@ -157,7 +157,7 @@ _DIFFUSED = Exchange(
     output={"image": "uint8 (H, W, channels)"},
 )
 #: A call of the library's own pipelines.
-_DRAWN = Exchange(
+_DRAWN = IOSignature(
     prompt={"task": "text", "prompt": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
     optional={
         **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength"), "number"),
@@ -168,37 +168,39 @@ _DRAWN = Exchange(
     output={"image": "uint8 (H, W, channels)"},
 )
 _FAKES = {
-    "echo": (Exchange(prompt={OTHERS: "any"}, output={OTHERS: SAME}),),
-    "probability": (Exchange(prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output=_MAPPED),),
+    "echo": (IOSignature(prompt={OTHERS: "any"}, output={OTHERS: SAME}),),
+    "probability": (IOSignature(prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output=_MAPPED),),
     "logits": (
-        Exchange(
+        IOSignature(
             prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output={"logits": "float32 (classes)"}
         ),
     ),
 }
 _TREES = {
-    "pixels": (Exchange(prompt=_TILES, output=_MAPPED),),
-    "tables": (Exchange(prompt={"features": "float32 (rows, columns)"}, output={"values": "float32 (rows, ...)"}),),
+    "pixels": (IOSignature(prompt=_TILES, output=_MAPPED),),
+    "tables": (IOSignature(prompt={"features": "float32 (rows, columns)"}, output={"values": "float32 (rows, ...)"}),),
 }
-_PAGE = Exchange(
+_PAGE = IOSignature(
     prompt={"image": "uint8 (H, W, 3)"},
     output={"boxes": "float32 (lines, 4, 2)", "scores": "float32 (lines)", "texts": "list"},
 )
-_SERVED = Exchange(
+_SERVED = IOSignature(
     prompt={"route": "text", "body": "object", "media": "list"},
     optional={"medium_*": "uint8 (bytes)"},
     output={"answer": "object"},
 )
 _SCENES = {
-    "segmentation": (Exchange(prompt=_TILES, optional=_COORDINATES, output=_MAPPED),),
-    "regression": (Exchange(prompt=_TILES, optional=_COORDINATES, output={"values": "float32 (quantities, H, W)"}),),
+    "segmentation": (IOSignature(prompt=_TILES, optional=_COORDINATES, output=_MAPPED),),
+    "regression": (IOSignature(prompt=_TILES, optional=_COORDINATES, output={"values": "float32 (quantities, H, W)"}),),
 }
-_VECTORS = Exchange(prompt=_TILES, optional=_COORDINATES, output={"embedding": "float32 (dimensions, rows, columns)"})
+_VECTORS = IOSignature(
+    prompt=_TILES, optional=_COORDINATES, output={"embedding": "float32 (dimensions, rows, columns)"}
+)
 _VLLM = {
     "requests": (_SERVED,),
-    "texts": (Exchange(prompt={"input_ids": "int64 (tokens)"}, output={"embedding": "float32 (dimensions)"}),),
+    "texts": (IOSignature(prompt={"input_ids": "int64 (tokens)"}, output={"embedding": "float32 (dimensions)"}),),
     "plugins": (
-        Exchange(
+        IOSignature(
             prompt={"prompt": "object", "params": "object"},
             optional={"prompt.*": "array", "params.*": "array"},
             output={
@@ -215,43 +217,46 @@ def _of_fake(model: Model) -> Offers:
 
 
 def _of_onnx(model: Model) -> Offers | None:
-    from penstock.workers.engine.onnx.exchanges import exchange_of
+    from penstock.workers.engine.onnx.signatures import signature_of
 
-    found = exchange_of(model)
+    found = signature_of(model)
     return None if found is None else {"network": (found,)}
 
 
 def _of_torch(model: Model) -> Offers | None:
-    """Return the exchange of a program's directory, or that of the known networks."""
+    """Return the signature of a program's directory, or that of the known networks."""
     from penstock.workers.engine.torch.description import describe
 
     root = locate(model)
     described = describe(root) if root.is_dir() else None
     if described is None or described.network is not None:
-        return {"network": (Exchange(prompt=_TILES, output=_MAPPED),)}
-    return {"program": (described.exchange,)}
+        return {"network": (IOSignature(prompt=_TILES, output=_MAPPED),)}
+    return {"program": (described.signature,)}
 
 
-DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, exchanges={"images": (_DIFFUSED, _DRAWN)})
-FAKE = RunnerSpec(_load_fake, exchanges=_FAKES, exchanges_of=_of_fake)
-LIGHTGBM = RunnerSpec(_load_lightgbm, exchanges=_TREES)
+DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
+FAKE = RunnerSpec(_load_fake, io_signatures=_FAKES, signatures_of=_of_fake)
+LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
-    exchanges={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)}, exchanges_of=_of_onnx,
+    io_signatures={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)},
+    signatures_of=_of_onnx,
 )  # fmt: skip
-OPENAI_SERVER = _spec(_openai_server, expected_bytes=lambda _model: 0, served=True, exchanges={"requests": (_SERVED,)})
-RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), exchanges={"pages": (_PAGE,)})
+OPENAI_SERVER = _spec(
+    _openai_server, expected_bytes=lambda _model: 0, served=True, io_signatures={"requests": (_SERVED,)}
+)  # fmt: skip
+RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), io_signatures={"pages": (_PAGE,)})
 #: Published checkpoints are files of torch's own format, some with the config of TerraTorch's command line.
 TERRATORCH = _spec(
     _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
-    exchanges={**_SCENES, "embedding": (_VECTORS,)},
+    io_signatures={**_SCENES, "embedding": (_VECTORS,)},
 )  # fmt: skip
-TORCH = _spec(_torch, imports=_import_torch, exchanges={"network": (_ANY_NETWORK,)}, exchanges_of=_of_torch)
+TORCH = _spec(_torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, signatures_of=_of_torch)
 TRANSFORMERS = _spec(
-    _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, exchanges=transformers.OFFERS,
-    exchanges_of=transformers.offers_of,
+    _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, io_signatures=transformers.OFFERS,
+    signatures_of=transformers.offers_of,
 )  # fmt: skip
-VLLM = _spec(_vllm, expected_bytes=_vllm_bytes, exchanges=_VLLM)
+VLLM = _spec(_vllm, expected_bytes=_vllm_bytes, io_signatures=_VLLM)
 
 
 def load_vllm(model: Model) -> Runner:

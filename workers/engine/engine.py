@@ -17,8 +17,8 @@ from math import inf
 import structlog
 
 from penstock.errors import DeviceLost, Drained, OutOfMemory, PenstockError, ProcessorFailed
-from penstock.listening import listener, listening
 from penstock.models import Model
+from penstock.observation.listening import listener, listening
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, Done, OnBatch, OnDevice, Step
 from penstock.workers.engine.batching import Batch, compose, search

@@ -17,7 +17,7 @@ from penstock.processors.base import Prompt
 from penstock.processors.numbers import as_floats
 from penstock.processors.reductions import without_request
 from penstock.workers.engine.base import Check, Elsewhere, Runner, TakesNumbers
-from penstock.workers.engine.encodings import Encodings
+from penstock.workers.engine.encoder_cache import EncoderCache
 from penstock.workers.engine.runners import Runners
 
 log = structlog.get_logger(__name__)
@@ -130,7 +130,7 @@ class Residency:
                 (resident.model.name, getattr(resident.runner, "encodings", None))
                 for resident in self._residents.values()
             )
-            return {name: encodings.held_bytes for name, encodings in found if isinstance(encodings, Encodings)}
+            return {name: encodings.held_bytes for name, encodings in found if isinstance(encodings, EncoderCache)}
 
     def close(self) -> None:
         """Unload everything."""

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.errors import ModelUnavailable, PenstockError
 from penstock.models import Model
-from penstock.processors.exchange import Offers
+from penstock.processors.io_signature import Offers
 from penstock.workers.engine.base import Runner, RunnerFactory, RunnerSpec
 
 #: Entry points of this group name a `RunnerSpec`.
@@ -87,20 +87,20 @@ class Runners:
         return self._call("fetched", self._spec(model.runner).hub_files, model)
 
     def offers(self, name: str) -> Offers | None:
-        """Return the exchanges that a runner declares; None if it declares none. Raises `ModelUnavailable`."""
-        return self._spec(name).exchanges
+        """Return the signatures that a runner declares; None if it declares none. Raises `ModelUnavailable`."""
+        return self._spec(name).io_signatures
 
     def offers_of(self, model: Model) -> Offers | None:
-        """Return the exchanges of a model with its runner, without its weights; None if they are not known.
+        """Return the signatures of a model with its runner, without its weights; None if they are not known.
 
         Raises `ModelUnavailable` for an unknown runner, or one that cannot be imported.
         """
         spec = self._spec(model.runner)
         try:
-            return spec.exchanges_of(model) or spec.exchanges
+            return spec.signatures_of(model) or spec.io_signatures
         except Exception as error:  # wrong files or options, which `check` and `load` report
             log.info("runner.exchanges_unknown", runner=model.runner, model=model.name, error=repr(error))
-            return spec.exchanges
+            return spec.io_signatures
 
     @property
     def names(self) -> Sequence[str]:

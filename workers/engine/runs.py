@@ -11,7 +11,7 @@ from threading import Condition, Lock
 from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.listening import Listener
+from penstock.observation.listening import Listener
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, OnBatch, OnDevice
 from penstock.workers.engine.batching import Limit, Turn

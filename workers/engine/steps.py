@@ -10,8 +10,8 @@ from traceback import format_exception
 import structlog
 
 from penstock.errors import PenstockError, ProcessorFailed
-from penstock.listening import listening
 from penstock.models import Model
+from penstock.observation.listening import listening
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Step
 from penstock.workers.engine.residency import Resident

@@ -6,8 +6,7 @@ import errno
 from typing import Any
 
 from penstock import errors
-from penstock.errors import FetchFailed, InputError, ModelUnavailable, OutOfSpace, PenstockError, ProcessorFailed
-from penstock.reports import Issue
+from penstock.errors import FetchFailed, InputError, Issue, ModelUnavailable, OutOfSpace, PenstockError, ProcessorFailed
 
 _MAX_TEXT = 2000
 _MAX_ISSUES = 100

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from penstock.log import configure, log_uncaught
+from penstock.observation.log import configure, log_uncaught
 from penstock.processors.registry import GROUP, Registry
 from penstock.workers.io import sandbox, system_calls
 from penstock.workers.io.channel import Channel, Disconnected, Message

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.models import Model
 from penstock.processors.base import IOProcessor
 from penstock.processors.registry import Registry
+from penstock.workers.compatibility import checked_entry
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Message
@@ -27,7 +28,6 @@ from penstock.workers.io.libraries import library_paths, model_paths, outermost,
 from penstock.workers.io.sandbox import Confinement
 from penstock.workers.io.work_json import work_to_json
 from penstock.workers.io.worker import IOWorker
-from penstock.workers.pairs import checked_entry
 from penstock.workers.processing import dummy_work
 
 log = structlog.get_logger(__name__)

@@ -19,8 +19,8 @@ import structlog
 
 from penstock.errors import PenstockError
 from penstock.intake.local_media import LocalMedia, safe_name
-from penstock.listening import hear_prints, listening
 from penstock.models import Model
+from penstock.observation.listening import hear_prints, listening
 from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
 from penstock.processors.decoding import enable
 from penstock.workers.io import reports, sandbox

@@ -19,11 +19,11 @@ import structlog
 
 from penstock.batches import Batch, BatchKey, Cursor, Invalid, Line, lines_of
 from penstock.config import Settings
-from penstock.documents import fingerprint, parse_json, validated
 from penstock.errors import (
     BatchClosed,
     BatchGone,
     InvalidRequest,
+    Issue,
     JobGone,
     JobStoreError,
     ObjectStoreUnavailable,
@@ -38,10 +38,10 @@ from penstock.intake.inline_media import with_stored_images
 from penstock.intake.references import check_reference, total_bytes
 from penstock.intake.submissions import Origin, check_webhook, examine, refuse_tensors, servable, submission_to
 from penstock.jobs import JobKey, Submission
+from penstock.json_body import fingerprint, parse_json, validated
 from penstock.models import CatalogueEntry, media_by_range
-from penstock.queue import HintSender
-from penstock.reports import Issue
 from penstock.requests import LineRequest
+from penstock.storage.hints import HintSender
 from penstock.storage.journal import batch_journal, batch_manifests, journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.stored_models import StoredModels, merged

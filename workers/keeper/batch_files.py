@@ -11,10 +11,9 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from penstock.batches import Line, Verdict
-from penstock.documents import parse_json
-from penstock.errors import Canceled, PenstockError
+from penstock.errors import Canceled, ErrorReport, PenstockError
 from penstock.jobs import Artifact, Job
-from penstock.reports import ErrorReport
+from penstock.json_body import parse_json
 
 RESULTS, ERRORS = "results.jsonl", "errors.jsonl"
 CONTENT_TYPE = "application/jsonl"

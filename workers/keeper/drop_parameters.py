@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import DropRule
-from penstock.documents import parse_json
-from penstock.drop_rules import SIDECAR, place, watched_folder
 from penstock.errors import InvalidInput, MalformedBody, MediaTooLarge, ObjectNotFound
+from penstock.json_body import parse_json
+from penstock.storage.drop_rules import SIDECAR, place, watched_folder
 from penstock.storage.objects.base import ObjectStore
 
 #: Bytes of a parameters file.

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from penstock.config import WEBHOOK
-from penstock.drop_rules import ObjectPlace, owner
 from penstock.errors import EventQueueUnavailable, RequestError
 from penstock.object_events import ObjectEvent, is_stale, read_message
+from penstock.storage.drop_rules import ObjectPlace, owner
 from penstock.storage.redis import drop_events, records
 from penstock.storage.redis.drop_events import (
     DUPLICATE,

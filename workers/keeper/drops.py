@@ -27,9 +27,9 @@ from typing import Any
 import structlog
 
 from penstock.config import DropRule, Settings
-from penstock.drop_rules import DONE, ERROR, listed_every_s, owner, place, watched_folder
 from penstock.errors import (
     Canceled,
+    ErrorReport,
     IdempotencyMismatch,
     InvalidInput,
     InvalidRequest,
@@ -43,7 +43,7 @@ from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
 from penstock.models import CatalogueEntry, find, known_names
-from penstock.reports import ErrorReport
+from penstock.storage.drop_rules import DONE, ERROR, listed_every_s, owner, place, watched_folder
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.promotions import model_for

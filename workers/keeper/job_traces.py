@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.job_spans import spans_of
 from penstock.jobs import Job, JobKey
+from penstock.observation.job_spans import spans_of
+from penstock.observation.telemetry import Spans
 from penstock.storage.redis.record import job_of, readable
 from penstock.storage.redis.scripts import Command, Runs
-from penstock.telemetry import Spans
 
 #: Jobs of one call.
 LIMIT = 50

@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass
 import structlog
 
 from penstock.config import Settings
-from penstock.drop_rules import require_own_outputs
 from penstock.errors import JobStoreError, PenstockError, RecordTooNew
 from penstock.formats import RUNS
 from penstock.intake.guard import GuardedClient
-from penstock.log import configure
-from penstock.queue import HintSender
+from penstock.observation.log import configure
+from penstock.observation.telemetry import open_spans
 from penstock.signals import POLL_EVERY_S, Signals
+from penstock.storage.drop_rules import require_own_outputs
+from penstock.storage.hints import HintSender
 from penstock.storage.journal import endpoint_changes, endpoints, journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.queue_modes import store_modes
@@ -30,7 +31,6 @@ from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis import catalogues, queues, records, upkeep
 from penstock.storage.sqs import open_queue
-from penstock.telemetry import open_spans
 from penstock.workers.keeper.batch_completion import Completion
 from penstock.workers.keeper.batch_expansion import Expansion
 from penstock.workers.keeper.drop_watch import DropWatch, QueueReader

@@ -21,12 +21,13 @@ from typing import Any
 import structlog
 from standardwebhooks import Webhook as Signer
 
-from penstock import ogc
 from penstock.errors import PenstockError, UnknownEndpoint, Unreached
+from penstock.intake import ogc
 from penstock.intake.guard import GuardedClient
-from penstock.job_spans import Context, Kind, Span, root_of, within
 from penstock.jobs import TERMINAL, Delivery, Job, Progress, State
-from penstock.log import redact_text
+from penstock.observation.job_spans import Context, Kind, Span, root_of, within
+from penstock.observation.log import redact_text
+from penstock.observation.telemetry import NoSpans, Spans
 from penstock.storage.journal import endpoint_changes, endpoints
 from penstock.storage.journal.answered import Answered
 from penstock.storage.journal.endpoints import Endpoint, EndpointKey
@@ -35,7 +36,6 @@ from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import tenant_webhook_secret
 from penstock.storage.redis import deliveries, records
 from penstock.storage.redis.deliveries import Attempt, DeliveryRecord, Task
-from penstock.telemetry import NoSpans, Spans
 
 #: Seconds before each try; three days in all.
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)

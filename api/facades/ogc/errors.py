@@ -10,9 +10,8 @@ from fastapi.responses import JSONResponse
 
 from penstock import errors
 from penstock.api.errors import problem
-from penstock.errors import InputError, PenstockError
+from penstock.errors import ErrorReport, InputError, PenstockError
 from penstock.jobs import Job, Status
-from penstock.reports import ErrorReport
 
 _OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
 _INVALID = "InvalidParameterValue"

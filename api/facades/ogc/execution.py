@@ -8,13 +8,12 @@ from typing import Any
 
 from penstock.api.facades.ogc.processes import OUTPUTS, Schema, chooses_outputs, input_names, resolved
 from penstock.api.facades.ogc.schemas import ExecuteRequest, OutputRequest, Subscriber
-from penstock.documents import pointer
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Issue
+from penstock.intake.ogc import EVENTS, RequestedAnswer, RequestedOutput
 from penstock.jobs import Webhook
+from penstock.json_body import pointer
 from penstock.media_types import essence
 from penstock.models import CatalogueEntry, Output
-from penstock.ogc import EVENTS, RequestedAnswer, RequestedOutput
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 _ASYNC = re.compile(r"(?:^|[,;])\s*respond-async\s*(?=$|[,;])", re.IGNORECASE)

@@ -17,9 +17,9 @@ from penstock.api.facades.ogc.schemas import (
     ProcessDescription,
     ProcessSummary,
 )
+from penstock.intake.ogc import JSON_TYPE, RELATION
 from penstock.media_types import essence
 from penstock.models import CatalogueEntry, Output
-from penstock.ogc import JSON_TYPE, RELATION
 
 #: The input property that selects a model's outputs. The execute request's `outputs` replace it.
 OUTPUTS = "outputs"

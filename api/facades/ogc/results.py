@@ -14,13 +14,13 @@ from dataclasses import replace
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from penstock import ogc
 from penstock.api.routes.artifacts import send_artifact
 from penstock.api.services import Services
 from penstock.errors import ObjectNotFound, ResultNotReady, UnknownArtifact
+from penstock.intake import ogc
+from penstock.intake.ogc import OutputPart, RequestedAnswer, RequestedOutput
 from penstock.jobs import Artifact, Job
 from penstock.media_types import essence
-from penstock.ogc import OutputPart, RequestedAnswer, RequestedOutput
 
 #: Bytes of values per response: ten concurrent responses take about 150 MB as base64.
 MAX_VALUE_BYTES = 10_000_000

@@ -1,7 +1,7 @@
 """Routes of OGC API - Processes 1.0 (OGC 18-062r2) under `/ogc`. A process is a model; its jobs are ordinary jobs.
 
 `processes.py` describes processes, `execution.py` reads execute requests, `results.py` writes results, and
-`penstock/ogc.py` writes the status of jobs. Design: `docs/decisions/0018-ogc-api-processes.md`.
+`penstock/intake/ogc.py` writes the status of jobs. Design: `docs/decisions/0018-ogc-api-processes.md`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import uuid_utils
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from penstock import ogc
 from penstock.api.auth import Key, Tenant
 from penstock.api.body import json_body, read_model
 from penstock.api.connection import turn, while_connected
@@ -37,13 +36,13 @@ from penstock.api.routes import jobs
 from penstock.api.services import Api, Services
 from penstock.api.submissions import Examination, examine_large, submission
 from penstock.api.tracing import joins, traceparent
-from penstock.documents import is_small_value
-from penstock.errors import InputError, InvalidRequest
+from penstock.errors import InputError, InvalidRequest, Issue
+from penstock.intake import ogc
+from penstock.intake.ogc import JSON_TYPE, RELATION
 from penstock.intake.submissions import Origin, check_receiver, servable
 from penstock.jobs import Job, JobKey, Status, Submission
+from penstock.json_body import is_small_value
 from penstock.models import CatalogueEntry
-from penstock.ogc import JSON_TYPE, RELATION
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock.errors import ContextExceeded, InvalidRequest
+from penstock.errors import ContextExceeded, InvalidRequest, Issue
 from penstock.jobs import Job, JobEvent
 from penstock.models import CatalogueEntry
-from penstock.reports import Issue
 
 Kind = Literal["chat.completion", "text_completion"]
 _PREFIXES: Mapping[Kind, str] = {"chat.completion": "chatcmpl-", "text_completion": "cmpl-"}

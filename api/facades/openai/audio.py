@@ -17,11 +17,10 @@ from penstock.api.facades.media import store_file
 from penstock.api.facades.openai.answers import JobResult
 from penstock.api.facades.openai.requests import Body, ModelName
 from penstock.api.forms import FRAME_BYTES, read_form
-from penstock.documents import fingerprint, validated
-from penstock.errors import InvalidRequest
-from penstock.reports import Issue
+from penstock.errors import InvalidRequest, Issue
+from penstock.json_body import fingerprint, validated
+from penstock.processors.speech.subtitles import srt, vtt
 from penstock.requests import JobRequest
-from penstock.subtitles import srt, vtt
 
 Task = Literal["transcribe", "translate"]
 _GRANULARITIES = "timestamp_granularities[]"

@@ -28,8 +28,8 @@ from penstock.api.routes import batches
 from penstock.api.schemas.batches import BatchRequest
 from penstock.api.services import Services
 from penstock.batches import Batch, BatchKey, BatchStatus
-from penstock.documents import validated
 from penstock.errors import UnknownBatch
+from penstock.json_body import validated
 from penstock.models import CatalogueEntry
 from penstock.storage.journal import batch_journal
 from penstock.storage.redis import batches as records

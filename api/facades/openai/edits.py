@@ -20,9 +20,8 @@ from penstock.api.facades.media import store_file
 from penstock.api.facades.openai.images import REFUSED, ImagesRequest, images, images_job
 from penstock.api.facades.openai.requests import read_body
 from penstock.api.forms import FORM, FRAME_BYTES, read_form
-from penstock.documents import fingerprint
-from penstock.errors import InvalidRequest
-from penstock.reports import Issue
+from penstock.errors import InvalidRequest, Issue
+from penstock.json_body import fingerprint
 
 #: Names of the field of images: clients send a list under the second one.
 _IMAGES = ("image", "image[]")

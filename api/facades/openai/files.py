@@ -21,10 +21,9 @@ from penstock.api.media import require_room
 from penstock.api.routes.artifacts import find_artifact
 from penstock.api.services import Services
 from penstock.batches import Batch, BatchEnd, BatchKey
-from penstock.errors import InvalidRequest, PayloadTooLarge, StateConflict, UnknownUpload
+from penstock.errors import InvalidRequest, Issue, PayloadTooLarge, StateConflict, UnknownUpload
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
-from penstock.reports import Issue
 from penstock.storage.journal import batch_journal
 from penstock.storage.objects.base import ObjectInfo
 

@@ -24,12 +24,11 @@ from penstock.api.facades.openai.requests import (
     read_chat,
     read_completion,
 )
-from penstock.documents import validated
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Issue
 from penstock.intake.inline_media import decode_base64
 from penstock.jobs import is_reference
+from penstock.json_body import validated
 from penstock.models import CatalogueEntry, find
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 #: Parameters of the facade itself, and those without an effect on the answer.

@@ -13,10 +13,9 @@ from pydantic import Field, StringConstraints
 
 from penstock.api.facades.openai.requests import Body, ModelName, non_negative, read_body
 from penstock.api.services import Services
-from penstock.errors import InvalidRequest, ObjectNotFound, UnknownArtifact
+from penstock.errors import InvalidRequest, Issue, ObjectNotFound, UnknownArtifact
 from penstock.jobs import Artifact, Job
 from penstock.models import CatalogueEntry
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 #: Bytes of inline images per response; the API holds them in memory, and again as base64.

@@ -19,10 +19,9 @@ from penstock.api.facades.errors import facade_status, openai_error
 from penstock.api.facades.openai import answers, chat_images, forwarded, requests
 from penstock.api.facades.openai.answers import JobResult
 from penstock.batches import Batch, Line, lines_of
-from penstock.documents import parse_json, validated
-from penstock.errors import InvalidRequest, PayloadTooLarge, PenstockError
+from penstock.errors import ErrorReport, InvalidRequest, PayloadTooLarge, PenstockError
+from penstock.json_body import parse_json, validated
 from penstock.models import CatalogueEntry
-from penstock.reports import ErrorReport
 from penstock.requests import JobRequest
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]

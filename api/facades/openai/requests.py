@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from penstock.api.facades.capabilities import Capability, capabilities_of, is_forwarded
-from penstock.documents import validated
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Issue
+from penstock.json_body import validated
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 #: OpenAI's default `max_tokens` for completions; chats have no default.

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from penstock.documents import validated
-from penstock.errors import InputError, InvalidRequest, UnknownArtifact
+from penstock.errors import InputError, InvalidRequest, Issue, UnknownArtifact
 from penstock.jobs import Artifact, Job
+from penstock.json_body import validated
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 #: Processor -> the output whose raster is the response. For a vLLM plugin: the file in field `data` of its response.

@@ -16,12 +16,11 @@ from typing import Any
 from penstock.api.facades.calls import Call
 from penstock.api.facades.media import store_upload
 from penstock.api.facades.pooling.forms import base64_of
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Issue
 from penstock.intake.inline_media import decode_base64
 from penstock.jobs import Job
 from penstock.media_types import is_media_type
 from penstock.models import CatalogueEntry, media_references
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 from penstock.storage.objects.base import DEFAULT_CONTENT_TYPE
 

@@ -15,10 +15,9 @@ from pydantic import Field
 
 from penstock.api.facades.openai.answers import JobResult, require_whole
 from penstock.api.facades.openai.requests import Body, ModelName
-from penstock.documents import validated
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Issue
+from penstock.json_body import validated
 from penstock.models import CatalogueEntry
-from penstock.reports import Issue
 from penstock.requests import JobRequest
 
 Texts = str | Annotated[list[str], Field(min_length=1, max_length=10_000)]

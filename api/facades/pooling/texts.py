@@ -11,7 +11,7 @@ from penstock.api.facades.capabilities import Capability, capabilities_of
 from penstock.api.facades.openai import answers, chat_images, requests
 from penstock.api.facades.openai.answers import JobResult
 from penstock.api.facades.pooling import scoring
-from penstock.documents import validated
+from penstock.json_body import validated
 
 #: Fields of vLLM's text requests.
 FIELDS = ("input", "messages")

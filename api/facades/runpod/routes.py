@@ -14,10 +14,10 @@ from penstock.api.facades.runpod.answers import RunRequest, answer, health, job_
 from penstock.api.routes import jobs
 from penstock.api.routes.events import events_so_far
 from penstock.api.services import Api, Services
-from penstock.documents import validated
 from penstock.errors import JobGone, UnknownJob
 from penstock.intake.submissions import servable
 from penstock.jobs import Job, JobKey
+from penstock.json_body import validated
 from penstock.models import CatalogueEntry
 from penstock.requests import DAY_S
 from penstock.storage.journal import journal

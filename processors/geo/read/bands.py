@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.errors import InvalidInput, MissingBands
+from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.options import Band
-from penstock.reports import Issue
 
 
 @dataclass(frozen=True, slots=True)

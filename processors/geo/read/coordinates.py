@@ -18,14 +18,13 @@ import numpy as np
 from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.base import Array
 from penstock.processors.geo.options import CoordinateOptions
 from penstock.processors.geo.read.radiometry import Source
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.request import Location
 from penstock.processors.geo.tiling.plan import Box
-from penstock.reports import Issue
 
 #: float32 (dates, 2): year, and day of the year from 0.
 TIME_NAME = "temporal_coords"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.models import Limits
 from penstock.processors.base import Media
 from penstock.processors.geo.options import Band, DefaultRadiometry
@@ -24,7 +24,6 @@ from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import Acquisition, SingleScene
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.links import item_address
-from penstock.reports import Issue
 
 #: Files of a request at most, masks included: those of all dates are open together.
 _MAX_FILES = 400

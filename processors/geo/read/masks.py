@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKind
 from penstock.processors.geo.read.grids import Factor, nesting
 from penstock.processors.geo.read.opened_scene import InputFile, OpenedMask, naming
@@ -21,7 +21,6 @@ from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.read.resample import Chunk
 from penstock.processors.geo.read.row_stream import RowReader
 from penstock.processors.geo.tiling.plan import Box
-from penstock.reports import Issue
 
 #: Rows per chunk.
 _CHUNK_ROWS: Final = 256

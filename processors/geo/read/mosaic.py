@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.read.gdal import CRSError, rasterio
 from penstock.processors.geo.read.grids import Factor, finest, nesting
 from penstock.processors.geo.read.masks import SceneMask, fitted
@@ -21,7 +21,6 @@ from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.read.row_stream import layer_dtype
 from penstock.processors.geo.scene_request import GridRequest, MosaicRequest
 from penstock.processors.geo.tiling.plan import Box
-from penstock.reports import Issue
 
 _POINTER: Final = "/input/mosaic"
 #: Largest deviation of a scene's pixels from the mosaic's, in pixels.

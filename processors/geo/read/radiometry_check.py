@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.options import SceneOptions
 from penstock.processors.geo.read.encodings import decimal, level_1_sun
 from penstock.processors.geo.read.inputs import Inputs
@@ -17,7 +17,6 @@ from penstock.processors.geo.read.radiometry import EIGHT_BIT, PICTURE, Radiomet
 from penstock.processors.geo.read.row_stream import SceneRows
 from penstock.processors.geo.read.scene_rows import fill_files, open_rows
 from penstock.processors.geo.tiling.plan import Box
-from penstock.reports import Issue
 
 #: Encodings that a message names at most.
 _MOST_NAMED = 2

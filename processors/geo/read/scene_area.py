@@ -16,12 +16,11 @@ import shapely
 from pyproj import CRS, Transformer
 from pyproj.exceptions import CRSError, ProjError
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.area_request import AreaRequest
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.tiling.plan import Box
-from penstock.reports import Issue
 
 Coordinates = npt.NDArray[np.float64]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.errors import InvalidInput, MissingBands
+from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.bands import canonical
 from penstock.processors.geo.read.stac_item import AssetBand, StacItem
 from penstock.processors.links import asset_links
-from penstock.reports import Issue
 
 #: Roles of assets that are pictures of the scene, and no data.
 _PICTURES = frozenset({"visual", "overview", "thumbnail", "metadata", "browse"})

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.base import Media
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.opened_scene import naming
 from penstock.processors.geo.read.stac_item import read_document
 from penstock.processors.geo.scene_request import MAX_SCENES, Acquisition, MosaicRequest, SingleScene
 from penstock.processors.links import collection_items, has_further_pages
-from penstock.reports import Issue
 
 _POINTER: Final = "/input/stac"
 #: Time between items of one day at most, where midnight (UTC) lies between them.

@@ -20,9 +20,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.read.radiometry import Radiometry
-from penstock.reports import Issue
 
 #: Numbers that are commonly used for nodata, and can be data too.
 _KNOWN: Final = (

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.processors.base import Array, Prompt
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.radiometry import Radiometry
@@ -20,7 +20,6 @@ from penstock.processors.geo.read.suspected_nodata import SuspectCounts, is_susp
 from penstock.processors.geo.tiling.plan import Box, Plan, Strip, Tile
 from penstock.processors.numbers import is_compact, normalised
 from penstock.processors.prompt_names import RADIOMETRY, VALID
-from penstock.reports import Issue
 
 #: The network's input: float32 (bands, rows, columns), normalised; or a file's numbers (see `processors.numbers`).
 INPUT_NAME = "pixels"

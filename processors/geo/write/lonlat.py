@@ -17,8 +17,7 @@ import shapely
 from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
-from penstock.errors import InvalidInput
-from penstock.reports import Issue
+from penstock.errors import InvalidInput, Issue
 
 Coordinates = npt.NDArray[np.float64]
 #: Array of shapely geometries.

@@ -20,7 +20,7 @@ from penstock.cli.options import (
     interruptible,
     pairs,
 )
-from penstock.reports import with_places
+from penstock.errors import with_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

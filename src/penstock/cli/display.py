@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.client.answers import waits_because
-from penstock.reports import with_places
+from penstock.errors import with_places
 
 if TYPE_CHECKING:
     from penstock.client.answers import Event, Job

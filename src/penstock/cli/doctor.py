@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence, Set
 from http import HTTPStatus
 from typing import TypeVar
 
+from penstock.cli.variables import unread_variables
 from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue, Worker
 from penstock.config import Settings
 from penstock.errors import ConfigError, PenstockError
 from penstock.formats import READS, RUNS
 from penstock.intake.drop_checks import inspect_drops
 from penstock.models import read_catalogue
-from penstock.queue import visibility_timeout_s
 from penstock.storage.checks import (
     Finding,
     inspect_browser_access,
@@ -28,6 +28,7 @@ from penstock.storage.checks import (
     inspect_redis_room,
     vouched,
 )
+from penstock.storage.hints import visibility_timeout_s
 from penstock.storage.journal.stored_models import EMPTY, StoredCatalogue, merged, read_stored
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import Known
@@ -39,7 +40,6 @@ from penstock.storage.redis.queues import Newer, newer
 from penstock.storage.redis.scripts import Command, JobStore
 from penstock.up.children import RECORD, failing
 from penstock.up.valkey import recorded_url
-from penstock.variables import unread_variables
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ def drops(data: Data = None, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
     The rules are those of the settings here, or, where these have none, those of the service; the numbers are those of
     the keeper's last listing. With --json, `elsewhere` names rules that the service lists and that are not listed here.
     """
-    from penstock.drop_rules import listed_every_s
+    from penstock.storage.drop_rules import listed_every_s
     from penstock.storage.redis.drop_events import problem_with
     from penstock.up.valkey import redis_address
 

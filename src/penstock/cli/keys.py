@@ -145,7 +145,7 @@ def webhook_secret(tenant: Tenant = "default", data: Data = None) -> None:
 
 def _secret(settings: Settings) -> str:
     """Return the service's secret: that of the settings, or the one in the data folder."""
-    from penstock.signing import load_or_create_secret
+    from penstock.storage.signing import load_or_create_secret
 
     path = settings.data / "secret"
     if settings.secret is None and (settings.object_store is None or path.is_file()):

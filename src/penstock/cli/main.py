@@ -274,7 +274,7 @@ def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 @app.command()
 def logs(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show what the processor and the runner of a job logged or printed."""
-    from penstock.log import plain
+    from penstock.observation.log import plain
 
     with connect(url) as client:
         found = client.logs(job_id)

@@ -319,7 +319,7 @@ def _refuse_pinned(record: Model) -> None:
 def _engine(catalogue: list[Path] | None) -> Engine:
     """Return an engine that imports processors in other processes, so that a crash does not end this one."""
     from penstock.local.library import Engine
-    from penstock.log import configure
+    from penstock.observation.log import configure
 
     configure("error")
     return Engine(catalogue=catalogue or (), isolated=True)

@@ -42,7 +42,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            from penstock.documents import plainly
+            from penstock.json_body import plainly
 
             error.message = plainly(error.message)
             raise

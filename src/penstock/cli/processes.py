@@ -10,7 +10,7 @@ import typer
 from penstock.cli.display import out
 from penstock.cli.options import Data
 from penstock.cores import cores, physical_cores
-from penstock.cpu_passes import keep_to_cores, let_threads_sleep, use_huge_pages
+from penstock.workers.engine.cpu_passes import keep_to_cores, let_threads_sleep, use_huge_pages
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -40,12 +40,12 @@ def up(
     supervisor: Supervisor = 0,
 ) -> None:
     """Run everything on this machine: Valkey, the object store, API, workers and keeper. Ctrl-C ends it."""
+    from penstock.cli.variables import unread_variables
     from penstock.config import load_settings
-    from penstock.log import configure
+    from penstock.observation.log import configure
     from penstock.up.children import end_with
     from penstock.up.scaling import Range
     from penstock.up.supervisor import up as run
-    from penstock.variables import unread_variables
 
     if supervisor:
         end_with(supervisor)
@@ -128,10 +128,10 @@ def _process(supervisor: int, **given: Any) -> Settings:
     """Set this process up as a part of the service, and return its settings; those given and not None count."""
     import structlog
 
+    from penstock.cli.variables import unread_variables
     from penstock.config import load_settings
-    from penstock.log import configure, log_uncaught
+    from penstock.observation.log import configure, log_uncaught
     from penstock.up.children import end_with
-    from penstock.variables import unread_variables
 
     if supervisor:
         end_with(supervisor)

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from penstock.client.answers import Job
-from penstock.request_defaults import defaults_of, filled
+from penstock.intake.request_defaults import defaults_of, filled
 
 _MISSING = object()
 

@@ -20,10 +20,9 @@ from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalog
 from penstock.cli.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
 from penstock.client.answers import Event
 from penstock.cores import cores, physical_cores
-from penstock.cpu_passes import keep_to_cores, use_huge_pages
-from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError
+from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError, with_places
 from penstock.jobs import Phase, Progress
-from penstock.reports import with_places
+from penstock.workers.engine.cpu_passes import keep_to_cores, use_huge_pages
 
 if TYPE_CHECKING:
     from penstock.local.library import Result
@@ -61,7 +60,7 @@ def run(
     use_huge_pages(os.environ)
     keep_to_cores(os.environ, cores(), physical_cores())
     from penstock.local.library import Engine
-    from penstock.log import configure
+    from penstock.observation.log import configure
 
     level = "info" if verbose else "error"
     configure(level)

@@ -85,7 +85,7 @@ def _record(name: str, catalogue: Sequence[Path] | None) -> tuple[Model, tuple[P
     """Return a model's record with a local source, and the files of the catalogue, the one that counts last."""
     from penstock.config import load_settings
     from penstock.local.installation import Installation, processing_here
-    from penstock.log import configure
+    from penstock.observation.log import configure
 
     configure("error")
     settings = load_settings()

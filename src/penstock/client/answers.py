@@ -14,8 +14,8 @@ from typing import Any
 from penstock.batches import BatchStatus, Counts
 from penstock.client.decoding import at, read
 from penstock.client.notebook import batch_card, card
+from penstock.errors import ErrorReport, Issue, with_places
 from penstock.jobs import Progress, Status
-from penstock.reports import ErrorReport, Issue, with_places
 
 #: Statuses that are retryable where the body is no problem+json.
 _RETRYABLE = frozenset({429, 502, 503, 504})

@@ -18,10 +18,10 @@ from penstock.client.local_files import split_files
 from penstock.client.notebook import card, is_picture
 from penstock.client.operations import OnJob, Operations
 from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes
+from penstock.errors import with_places
 from penstock.jobs import Status
 from penstock.media_types import essence
 from penstock.output_kinds import opener_of
-from penstock.reports import with_places
 
 #: Bytes of a picture that a notebook shows inline, at most.
 MAX_INLINE_BYTES = 4_000_000

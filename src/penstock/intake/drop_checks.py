@@ -6,11 +6,11 @@ from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 
 from penstock.config import DropRule, Settings
-from penstock.drop_rules import conflicts, watched_folder
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, find, no_model
 from penstock.storage.checks import Finding
+from penstock.storage.drop_rules import conflicts, watched_folder
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.storage.redis.drop_events import Pass

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.config import Settings
-from penstock.errors import InvalidRequest, MediaTooLarge
+from penstock.errors import InvalidRequest, Issue, MediaTooLarge
 from penstock.intake.media import upload_key
 from penstock.jobs import JobKey
 from penstock.models import CatalogueEntry, media_references
-from penstock.reports import Issue
 from penstock.storage.objects.base import ObjectStore
 
 _DATA_URL = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,", re.IGNORECASE)

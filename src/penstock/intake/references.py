@@ -11,6 +11,7 @@ from penstock.errors import (
     FetchFailed,
     InputError,
     InvalidRequest,
+    Issue,
     MediaChanged,
     MediaNotFound,
     MediaTooLarge,
@@ -19,7 +20,6 @@ from penstock.errors import (
 )
 from penstock.intake.media import S3Object, UploadReference, parse_reference
 from penstock.models import CatalogueEntry, media_references
-from penstock.reports import Issue
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.objects.opening import open_store
 

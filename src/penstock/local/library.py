@@ -23,15 +23,14 @@ from typing import Any
 import structlog
 
 from penstock.config import Settings, load_settings
-from penstock.errors import Canceled, InvalidInput, InvalidRequest, MediaNotFound, MediaRefused, MediaTooLarge
+from penstock.errors import Canceled, InvalidInput, InvalidRequest, Issue, MediaNotFound, MediaRefused, MediaTooLarge
 from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Phase, Progress, is_reference
 from penstock.local.installation import Installation, processing_here
 from penstock.local.precision import Difference, compare
-from penstock.log import configure
 from penstock.models import CatalogueEntry, media_references
+from penstock.observation.log import configure
 from penstock.processors.base import Output
-from penstock.reports import Issue
 from penstock.requests import is_file
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners

@@ -24,13 +24,13 @@ import psutil
 from pydantic import ValidationError
 
 from penstock.cores import cores
-from penstock.cpu_passes import let_threads_sleep, use_huge_pages
 from penstock.errors import ConfigError, PenstockError
 from penstock.local.precision import WITH_DTYPE
 from penstock.local.tuning import Candidate, Space, Trial, batch_sizes, thread_counts, tile_sizes, tuned
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.registry import Registry
+from penstock.workers.engine.cpu_passes import let_threads_sleep, use_huge_pages
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.processing import InThread
@@ -267,7 +267,7 @@ def _never() -> None:
 
 
 def _main() -> int:
-    from penstock.log import configure
+    from penstock.observation.log import configure
 
     configure("error")
     order = json.load(sys.stdin)

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from penstock.errors import PenstockError
-from penstock.log import plain
+from penstock.observation.log import plain
 from penstock.up.processes import KeptProcess
 from penstock.up.valkey import last_line
 

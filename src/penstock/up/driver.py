@@ -24,7 +24,7 @@ from penstock.storage.redis.scripts import Runs
 from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record, pause_s
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Counts, Pool, Range
-from penstock.workers.leaving import Leave
+from penstock.workers.idle_exit import ExitReason
 
 #: Seconds between two looks at the queues.
 LOOK_EVERY_S = 0.2
@@ -33,8 +33,8 @@ LOOK_EVERY_S = 0.2
 STANDBY_AFTER_S = 5.0
 #: Reasons of workers that left by themselves.
 REASONS = {
-    Leave.IDLE.value: "it had no job for a while",
-    Leave.MAX_JOBS.value: "these were as many as it may run",
+    ExitReason.IDLE.value: "it had no job for a while",
+    ExitReason.MAX_JOBS.value: "these were as many as it may run",
 }
 #: Seconds for which a driver is known to Redis.
 POOL_S = 15.0
@@ -195,7 +195,7 @@ class Driver:
             self._failed(kept, end.why)
             return
         kept.note_failures(0, "")
-        record = last_record(kept.log, tuple(Leave)) or {}
+        record = last_record(kept.log, tuple(ExitReason)) or {}
         jobs = int(record.get("jobs", 1))  # one that was asked to end says nothing
         now = self.clock()
         self._pool = self._pool.left(jobs=jobs, waiting=self._unserved, at=now)

@@ -31,17 +31,17 @@ import psutil
 from pydantic import BaseModel, SecretStr
 
 from penstock.config import Settings, require_safe_access
-from penstock.drop_rules import require_own_outputs
 from penstock.errors import ConfigError, PenstockError
 from penstock.models import read_catalogue
 from penstock.signals import POLL_EVERY_S, Signals
-from penstock.signing import load_or_create_secret
 from penstock.storage.checks import inspect_redis_access, require_durable_redis
+from penstock.storage.drop_rules import require_own_outputs
 from penstock.storage.journal.api_keys import list_keys
 from penstock.storage.journal.stored_models import StoredModels
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.catalogues import CHECKING, catalogue
 from penstock.storage.redis.scripts import JobStore
+from penstock.storage.signing import load_or_create_secret
 from penstock.up.children import RECORD, Child, Ledger, Say, Supervisor
 from penstock.up.devices import VISIBLE, Share, share_of, visible_devices
 from penstock.up.driver import Driver

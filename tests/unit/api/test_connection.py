@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from penstock.api.admission.concurrency import ConcurrencyLimit
 from penstock.api.connection import turn
-from penstock.patience import limit_s, one_patience
+from penstock.storage.deadline import limit_s, request_deadline
 
 #: Seconds that a call may take without a time limit of its request.
 LONGEST_S = 3.3
@@ -31,5 +31,5 @@ async def test_the_time_in_line_shortens_the_calls_of_the_submission_alone() -> 
     asyncio.get_running_loop().call_later(WAITED_S, limit.leave)
     async with turn(request, limit, "default"):
         assert limit_s(LONGEST_S) <= LONGEST_S - WAITED_S * 0.9
-    with one_patience():  # the read at the end of a job that was waited for
+    with request_deadline():  # the read at the end of a job that was waited for
         assert limit_s(LONGEST_S) == LONGEST_S

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import errors
 from penstock.api.errors import SeldomLogged, status_of
-from penstock.documents import pointer
 from penstock.errors import ModelNotServed, PenstockError
+from penstock.json_body import pointer
 
 #: Written by hand: the code of every error that a route may raise, with its status.
 EXPECTED = {

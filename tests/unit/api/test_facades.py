@@ -24,13 +24,12 @@ from penstock.api.facades.openai.lines import Models, error_lines, job_lines, re
 from penstock.api.facades.openai.requests import chat_job, read_chat, read_completion, read_embedding
 from penstock.api.facades.openai.stream import unchanged
 from penstock.api.facades.pooling.forms import PoolingData, PoolingRequest, base64_of, in_client_terms
-from penstock.documents import validated
-from penstock.errors import InvalidRequest, ModelUnfit, PenstockError
+from penstock.errors import ErrorReport, InvalidRequest, Issue, ModelUnfit, PenstockError
 from penstock.jobs import JobEvent
+from penstock.json_body import validated
 from penstock.models import CatalogueEntry
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.bands import SceneBand, select_bands
-from penstock.reports import ErrorReport, Issue
 
 WRITER = CatalogueEntry(
     name="writer", title="Writer", revision="1", queue="q", input_schema={"type": "object"}, outputs=(),

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from penstock.api.isolation import NICENESS, Isolation
-from penstock.errors import InvalidRequest, PayloadTooLarge
-from penstock.reports import Issue
+from penstock.errors import InvalidRequest, Issue, PayloadTooLarge
 from tests.support.long_work import SlowToRead, process_id, refuse, size_of, write_process_id_and_go_on
 from tests.support.polling import wait_for
 

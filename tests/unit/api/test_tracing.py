@@ -10,8 +10,8 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock import log
 from penstock.api.tracing import Tracing, traceparent
+from penstock.observation import log
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 VALID = f"00-{TRACE}-{SPAN}-01"

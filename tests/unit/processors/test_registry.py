@@ -8,14 +8,13 @@ from pydantic import BaseModel
 
 from penstock.cli.doctor import _models
 from penstock.client.answers import read_model
-from penstock.errors import ConfigError, InvalidRequest, ModelUnavailable
+from penstock.errors import ConfigError, InvalidRequest, Issue, ModelUnavailable
 from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, Limits, MediaReference, Model, media_references
 from penstock.processors.base import OutputSpec
 from penstock.processors.language.request import TextEmbeddingRequest
 from penstock.processors.registry import Registry, export
 from penstock.processors.vision.request import ClassificationRequest
-from penstock.reports import Issue
 
 
 class Request(BaseModel):

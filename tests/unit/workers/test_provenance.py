@@ -17,7 +17,7 @@ from penstock import __version__
 from penstock.errors import Canceled
 from penstock.models import Model
 from penstock.workers import provenance as module
-from penstock.workers.engine.kinds import machine_kind
+from penstock.workers.engine.device_class import device_class
 from penstock.workers.input_digests import SMALL_BYTES, Input, InputDigests
 from penstock.workers.provenance import (
     MAX_INPUTS,
@@ -45,7 +45,7 @@ def test_a_result_names_its_model_software_machine_and_inputs() -> None:
             "name": "m", "revision": "1", "record_sha256": record_sha256(model()), "runner": "torch",
             "dtype": "float32", "processor": "none",
         },
-        "machine": machine_kind(model()),
+        "machine": device_class(model()),
         "software": {"numpy": "1", "torch": "2"},
     }  # fmt: skip
     assert json.loads(provenance("e", [ONE], {"/n": 1})) == {

@@ -14,7 +14,7 @@ from penstock.workers.standby import opened_devices
 OBEYING = """
 import json, os, sys
 from types import SimpleNamespace
-from penstock.log import configure
+from penstock.observation.log import configure
 from penstock.workers.standby import obey
 configure("info")
 obey(json.loads(sys.stdin.buffer.readline()), SimpleNamespace(server=SimpleNamespace(log_to=lambda descriptor: None)))

@@ -20,8 +20,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from penstock.documents import wrong_fields
 from penstock.errors import ModelUnavailable
+from penstock.json_body import wrong_fields
 from penstock.models import Model, Record
 
 #: The order of an image's axes in the file.

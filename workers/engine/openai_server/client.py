@@ -19,7 +19,7 @@ from penstock.processors.openai.options import ServerOptions
 from penstock.processors.openai.text import ANSWER_NAME, TEXT_NAME
 from penstock.workers.engine.openai_server.answers import Answer, Malformed, parsed
 from penstock.workers.engine.openai_server.failures import Busy, Failed, Tries, refusal, told, words_of
-from penstock.workers.engine.under_way import Tell
+from penstock.workers.engine.remote_requests import Tell
 
 #: Bytes that a server may send for one request.
 MAX_BYTES = 64 * 2**20

@@ -21,7 +21,7 @@ from penstock.processors.openai.options import ServerOptions
 from penstock.processors.openai.text import ADAPTER_NAME, BODY_NAME, MEDIA_NAME, MEDIUM_NAME, ROUTE_NAME
 from penstock.workers.engine.base import Runner, Step
 from penstock.workers.engine.openai_server.client import Asked, Server
-from penstock.workers.engine.under_way import Request, UnderWay
+from penstock.workers.engine.remote_requests import RemoteRequests, Request
 
 #: Parameters that the runner sets, by route: texts are streamed.
 _STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -38,7 +38,7 @@ class ServerRunner:
 
     model: str
     max_batch: int
-    requests: UnderWay[Any]
+    requests: RemoteRequests[Any]
     adapters: Collection[str] = ()
     memory_bytes: int = 0
 
@@ -92,7 +92,7 @@ def load_server(model: Model) -> Runner:
     """Return the runner of a server, which is asked with the first prompt; raise `ModelUnavailable`."""
     server = server_of(model)
     places = server.options.concurrency
-    requests = UnderWay(server.connected, server.ask, places=places, name=f"server-{model.name}")
+    requests = RemoteRequests(server.connected, server.ask, places=places, name=f"server-{model.name}")
     return ServerRunner(str(server.options.model), places, requests, server.options.adapters)
 
 

@@ -21,10 +21,10 @@ from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
+from penstock.workers.engine.terratorch.build_check import check_build
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint
 from penstock.workers.engine.terratorch.network import Built, build
 from penstock.workers.engine.terratorch.recipe import Recipe
-from penstock.workers.engine.terratorch.rehearsal import rehearse
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.weights import naming
 
@@ -134,4 +134,4 @@ def check_terratorch(model: Model) -> None:
     """
     with naming(model):
         Checkpoint.of(model)
-        rehearse(model)
+        check_build(model)

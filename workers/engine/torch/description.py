@@ -26,7 +26,7 @@ from typing import Literal
 from pydantic import Field
 
 from penstock.models import Record
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.tensors.description import Inputs
 
 DESCRIPTION = "penstock.toml"
@@ -48,14 +48,14 @@ class Description(Inputs):
     rows: bool = False
 
     @property
-    def exchange(self) -> Exchange:
+    def signature(self) -> IOSignature:
         """The values of the program's prompts and outputs."""
         kinds = self.kinds
         if self.rows:
             kinds = {name: kind.replace("(_", "(rows", 1) for name, kind in kinds.items()}
         axes = " (rows, ...)" if self.rows else " (_, ...)"
         made = {name: _DTYPES[spec.reduce].format(axes) for name, spec in self.outputs.items()}
-        return Exchange(prompt=kinds, output=made)
+        return IOSignature(prompt=kinds, output=made)
 
 
 def describe(folder: Path) -> Description:

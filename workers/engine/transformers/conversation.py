@@ -21,7 +21,7 @@ from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Prompt
 from penstock.workers.engine.base import Runner
-from penstock.workers.engine.encodings import Encoded, Encodings, counted, encoding_key, limit_bytes
+from penstock.workers.engine.encoder_cache import Encoded, EncoderCache, counted, encoding_key, limit_bytes
 from penstock.workers.engine.torch.device import Sent, TorchDevice
 from penstock.workers.engine.transformers.directory import HubDirectory, read_config
 from penstock.workers.engine.transformers.general import check_general, load_general
@@ -68,7 +68,7 @@ class ImageOpener:
     network: Any
     shape: Shape
     image_token_id: int
-    encodings: Encodings[Tensor]
+    encodings: EncoderCache[Tensor]
 
     def admit(self, prompt: Prompt, device: TorchDevice) -> Opening:
         """Return the prompt's images on their way to the device, and positions for networks that take them."""
@@ -141,7 +141,7 @@ def load_conversation(directory: HubDirectory) -> Runner:
         return load_general(directory, device)
     network = directory.load("AutoModelForImageTextToText", dtype=device.dtype)
     config = network.config
-    encodings = Encodings[Tensor](limit_bytes(model), size_of=lambda features: features.nbytes)
+    encodings = EncoderCache[Tensor](limit_bytes(model), size_of=lambda features: features.nbytes)
     opener = ImageOpener(model, network, _SHAPES[config.model_type](config), config.image_token_id, encodings)
     return generator_of(network, model, device, opener)
 

@@ -23,7 +23,7 @@ from penstock.errors import InvalidInput, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
-from penstock.workers.engine.encodings import Encodings
+from penstock.workers.engine.encoder_cache import EncoderCache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings, named
 from penstock.workers.engine.transformers.directory import library
@@ -53,7 +53,7 @@ class Opener(Protocol):
     """Makes the first step's input for prompts with more than tokens."""
 
     @property
-    def encodings(self) -> Encodings[Tensor]:
+    def encodings(self) -> EncoderCache[Tensor]:
         """The cache of encoded images."""
         ...
 
@@ -101,7 +101,7 @@ class GenerationRunner(NetworkRunner):
     opener: Opener | None = None
 
     @property
-    def encodings(self) -> Encodings[Tensor] | None:
+    def encodings(self) -> EncoderCache[Tensor] | None:
         """The cache of encoded images, if the network takes images."""
         return None if self.opener is None else self.opener.encodings
 

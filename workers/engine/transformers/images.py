@@ -21,7 +21,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.remembering import remembering
+from penstock.workers.engine.output_cache import with_output_cache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 
@@ -121,7 +121,7 @@ def load_image_embedder(directory: HubDirectory) -> Runner:
         return "embedding", nn.functional.normalize(embedding, dim=1) if normalize else embedding
 
     unused = (lambda _: False) if pooling == "pooler" else _is_pooler
-    return remembering(_runner(directory, "AutoModel", answer, unused=unused), directory.model)
+    return with_output_cache(_runner(directory, "AutoModel", answer, unused=unused), directory.model)
 
 
 def checked_pixels(pixels: Array, channels: int, only_size: tuple[int, int] | None) -> Array:

@@ -11,7 +11,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.base import Runner
-from penstock.workers.engine.encodings import limit_bytes
+from penstock.workers.engine.encoder_cache import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import check_conversation, load_conversation
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
@@ -33,10 +33,10 @@ from penstock.workers.engine.transformers.photos import (
 from penstock.workers.engine.transformers.pooling import pooling_of
 from penstock.workers.engine.transformers.similarity import load_zero_shot_classifier
 from penstock.workers.engine.transformers.speech import load_transcriber
+from penstock.workers.engine.transformers.supported_types import require_supported
 from penstock.workers.engine.transformers.tasks import Task
 from penstock.workers.engine.transformers.texts import load_text_classifier, load_text_embedder
 from penstock.workers.engine.transformers.towers import load_text_image_embedder
-from penstock.workers.engine.transformers.tried import require_tried
 from penstock.workers.engine.weights import naming
 
 #: Mappings of the library to the networks of processors of scenes, whose tiles have one size.
@@ -116,7 +116,7 @@ def _check_tiles(model: Model) -> None:
 def _directory(model: Model) -> HubDirectory:
     """Return the checked directory after checking the options of caches and batching."""
     directory = HubDirectory.of(model)
-    require_tried(directory.task, str(directory.config["model_type"]), model.options)
+    require_supported(directory.task, str(directory.config["model_type"]), model.options)
     limit_bytes(model)
     if is_continuous(model) and directory.task != Task.TEXT_GENERATION:
         raise ModelUnavailable(f"`options.batching` is for the task {Task.TEXT_GENERATION!s}, not {directory.task!s}")

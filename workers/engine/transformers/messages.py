@@ -16,13 +16,13 @@ from torch import Tensor
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed, first_line
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner
-from penstock.workers.engine.remembering import remembering
+from penstock.workers.engine.output_cache import with_output_cache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.general import IDS, network_inputs
 from penstock.workers.engine.transformers.pooling import Mode, Pooling, pooling_of
+from penstock.workers.engine.transformers.supported_types import BATCHED, ways
 from penstock.workers.engine.transformers.texts import LENGTH_STEP, checked_tokens, max_tokens_of
-from penstock.workers.engine.transformers.tried import BATCHED, ways
 
 #: The kind of all prompts.
 KIND = "message"
@@ -123,7 +123,7 @@ def load_message_embedder(directory: HubDirectory) -> Runner:
         padding=padding if isinstance(padding, int) and padding >= 0 else 0,
         batches=BATCHED in ways(directory.task, str(directory.config["model_type"])),
     )
-    return remembering(runner, model)
+    return with_output_cache(runner, model)
 
 
 def check_messages(directory: HubDirectory) -> None:

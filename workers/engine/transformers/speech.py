@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, Issue, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
-from penstock.reports import Issue
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.alignment import Aligner, aligner_of

@@ -18,11 +18,11 @@ from torch import Tensor
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Done, Runner
-from penstock.workers.engine.remembering import remembering
+from penstock.workers.engine.output_cache import with_output_cache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.pooling import pooling_of
-from penstock.workers.engine.transformers.tried import ALONE, BATCHED, ways
+from penstock.workers.engine.transformers.supported_types import ALONE, BATCHED, ways
 
 #: Texts whose lengths are equal when rounded up to a multiple of this share a batch.
 LENGTH_STEP = 32
@@ -126,7 +126,7 @@ def load_text_embedder(directory: HubDirectory) -> Runner:
 
     runner = _runner(directory, network, embed)
     pooling.layers.requires_grad_(requires_grad=False).to(runner.device.device)
-    return remembering(runner, model)
+    return with_output_cache(runner, model)
 
 
 def load_text_classifier(directory: HubDirectory) -> Runner:

@@ -14,7 +14,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.processors.base import Output, Prompt
 from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.remembering import remembering
+from penstock.workers.engine.output_cache import with_output_cache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.general import network_inputs
@@ -87,4 +87,4 @@ def load_text_image_embedder(directory: HubDirectory) -> Runner:
         memory_bytes=weights_bytes(network),
         vocabulary=network.config.text_config.vocab_size,
     )
-    return remembering(runner, model)
+    return with_output_cache(runner, model)

@@ -16,7 +16,7 @@ from penstock.processors.openai.options import EngineOptions, ServerOptions
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.memory import device_memory, files_bytes
 from penstock.workers.engine.openai_server.runner import ServerRunner
-from penstock.workers.engine.under_way import UnderWay
+from penstock.workers.engine.remote_requests import RemoteRequests
 from penstock.workers.engine.vllm.arguments import adapters_of, arguments_of, check_arguments, serve_words
 from penstock.workers.engine.vllm.served import END_S, VllmServer, executable
 
@@ -37,7 +37,7 @@ def load_generation(model: Model) -> Runner:
         ),
         start_timeout_s=options.start_timeout_s,
     )  # fmt: skip
-    requests = UnderWay(
+    requests = RemoteRequests(
         server.running, server.ask, places=options.concurrency, name=f"vllm-{model.name}", close_s=3 * END_S
     )
     return ServerRunner(

@@ -23,12 +23,12 @@ from typing import IO
 import httpx2
 import structlog
 
-from penstock.cpu_passes import as_given
 from penstock.errors import ModelServerFailed, ModelUnavailable
 from penstock.processors.base import Output
 from penstock.processors.openai.options import ServerOptions
+from penstock.workers.engine.cpu_passes import as_given
 from penstock.workers.engine.openai_server.client import Asked, Server
-from penstock.workers.engine.under_way import Tell
+from penstock.workers.engine.remote_requests import Tell
 from penstock.workers.engine.vllm.orphans import MARK, WORKER
 
 #: Seconds between two looks at a server that starts, and seconds in which a server that is well answers.

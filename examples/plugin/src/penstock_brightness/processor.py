@@ -13,8 +13,8 @@ from PIL import Image
 from penstock.errors import ConfigError, InvalidInput
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
-from penstock.processors.exchange import Exchange
 from penstock.processors.inputs import INPUTS
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock_brightness.request import BrightnessRequest
 
@@ -39,7 +39,7 @@ class Brightness:
 
     request = BrightnessRequest
     outputs = (OUTPUTS.spec("map", "map-1.png and so on: the luminance of each picture", kind="png", default=False),)
-    exchanges = (Exchange(prompt={"pixels": "float32 (3, H, W)"}, output={"luminance": "float32 (H, W)"}),)
+    io_signatures = (IOSignature(prompt={"pixels": "float32 (3, H, W)"}, output={"luminance": "float32 (H, W)"}),)
 
     def __init__(self, model: Model) -> None:
         self._limits = model.limits

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
-from penstock.processors.exchange import Exchange
+from penstock.processors.io_signature import IOSignature
 from penstock.workers.engine.base import Done, Runner, RunnerSpec, shapes_of
 
 
@@ -71,6 +71,6 @@ def _weights(model: Model) -> Array:
 
 
 #: The values that prompts and outputs have.
-_EXCHANGE = Exchange(prompt={"pixels": "float32 (colours, H, W)"}, output={"luminance": "float32 (H, W)"})
+_SIGNATURE = IOSignature(prompt={"pixels": "float32 (colours, H, W)"}, output={"luminance": "float32 (H, W)"})
 
-RUNNER = RunnerSpec(load, check, hub_files=lambda _model: ("*.npy",), exchanges={"images": (_EXCHANGE,)})
+RUNNER = RunnerSpec(load, check, hub_files=lambda _model: ("*.npy",), io_signatures={"images": (_SIGNATURE,)})

@@ -22,7 +22,7 @@ from penstock.processors.limits import MAX_SECONDS
 from penstock.processors.speech.log_mel import LogMel
 from penstock.processors.speech.passages import Loudness, joined
 from penstock.processors.speech.recording import read_audio, sound_begin_s
-from penstock.subtitles import srt, vtt
+from penstock.processors.speech.subtitles import srt, vtt
 from tests.support.recordings import RATE_HZ, a_tone, encode, film
 
 

@@ -25,10 +25,10 @@ from penstock.errors import (
     ObjectNotFound,
     ObjectStoreUnavailable,
 )
-from penstock.signing import verify_link
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.objects.local_files import copy_whole, read_whole
 from penstock.storage.objects.opening import open_store
+from penstock.storage.signing import verify_link
 
 NO_KEYS = ["", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "./a", "a//b", "a/", "a\0b", "x" * 256]
 NO_KEYS += ["a/" * 600 + "a", "\udc80", ".penstock/tmp/x", ".penstock"]

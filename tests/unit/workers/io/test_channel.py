@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from penstock.errors import DeviceLost, Fenced, InvalidInput, MediaTooLarge, PenstockError, ProcessorFailed
-from penstock.reports import Issue
+from penstock.errors import DeviceLost, Fenced, InvalidInput, Issue, MediaTooLarge, PenstockError, ProcessorFailed
 from penstock.workers.io import reports
 from penstock.workers.io.channel import INLINE_BYTES, Channel, Disconnected, Memory, Message
 from penstock.workers.io.memory import KEPT_BYTES, SEALABLE, Borrower, Lender, UnsafeMemory

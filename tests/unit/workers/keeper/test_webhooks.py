@@ -10,9 +10,8 @@ import pytest
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, Issue
 from penstock.jobs import Artifact, Delivery, Job, JobKey, Progress, State, Submission
-from penstock.reports import Issue
 from penstock.storage.redis.deliveries import DeliveryRecord
 from penstock.workers.keeper.webhooks import (
     MAX_BODY_BYTES,

@@ -1,0 +1,1 @@
+"""Observation: logs, their listeners, traces and spans."""

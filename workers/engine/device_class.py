@@ -1,0 +1,47 @@
+"""The kind of machine that computes a model: machines of one kind give the same bits, other kinds may differ."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from penstock.models import Model
+
+#: Instruction sets for which libraries have networks of their own, the widest first, as /proc/cpuinfo names them.
+_SETS = ("amx_tile", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")
+#: Present where the kernel has an NVIDIA driver.
+_CUDA = Path("/dev/nvidiactl")
+
+
+def device_class(model: Model) -> str:
+    """Return the kind of machine on which this worker computes a model, such as `cpu-avx2` or `cuda-nvidia-h100`.
+
+    The name holds letters, digits and hyphens.
+    """
+    name = _accelerator() if model.device != "cpu" else None
+    return f"cpu-{_instructions()}" if name is None else f"cuda-{name}"
+
+
+@cache
+def _accelerator() -> str | None:
+    """Return the name of the CUDA device; None without one. Torch takes seconds to import: not where no driver is."""
+    if not _CUDA.exists():
+        return None
+    import torch
+
+    return _plain(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+@cache
+def _instructions() -> str:
+    """Return the widest instruction set of this processor; `plain` where it is not known."""
+    try:
+        found = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text().lower()))
+    except OSError:
+        found = set()
+    return next((_plain(name) for name in _SETS if name in found), "plain")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
