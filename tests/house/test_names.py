@@ -12,6 +12,8 @@ PACKAGE = ROOT / "src" / "penstock"
 
 #: Files that test no single module, with the reason.
 OTHERS = {
+    "processors/language/test_prompt_embeddings.py": "a part of generation.py: test_generation.py is long enough",
+    "workers/engine/test_answers.py": "answers of a batch's jobs in engine.py: test_engine.py is long enough",
     "workers/engine/test_engine_load.py": "fairness of engine.py, counted in batches: test_engine.py is long enough",
 }
 
