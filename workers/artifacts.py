@@ -64,8 +64,7 @@ class Sink:
         self._save = save
         self._show = show
         self._files: dict[str, Finished] = {}
-        if not folder.is_dir():  # the folder of an earlier small job is used again
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def files(self) -> Mapping[str, Finished]:

@@ -281,7 +281,8 @@ class AsyncJobStore:
     async def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none.
 
-        The time limit includes the wait for a free connection. For `AWAY_S` after a time-out, commands fail at once.
+        The time limit includes the wait for a free connection. For `AWAY_S` after a time-out, or until another command
+        is answered, commands fail at once.
         Inside `one_patience`, all commands of a request share one time limit.
         """
         with redis_errors(command.script):
@@ -294,13 +295,15 @@ class AsyncJobStore:
         limit = asyncio.timeout(limit_s(self._timeout_s))
         try:
             async with limit:
-                return await self._script(command.script)(args=[command.argument])
+                reply = await self._script(command.script)(args=[command.argument])
         except (redis.RedisError, TimeoutError) as error:
             # redis-py may turn the cancellation at the end of the limit into an error of its own.
             if not (limit.expired() or isinstance(error, redis.TimeoutError)):
                 raise
             self._away_until_s = time.monotonic() + AWAY_S
             raise redis.TimeoutError from error
+        self._away_until_s = 0.0
+        return reply
 
     def changes(self, name: JobKey | str, *, model: str | None = None) -> AbstractAsyncContextManager[Watch]:
         """Watch a job or batch: `await watch.wait(timeout_s)` returns early when its record or events changed.
