@@ -25,7 +25,7 @@ class _Deadline:
     waited_s: float
 
 
-_patience: ContextVar[_Deadline | None] = ContextVar("patience", default=None)
+_deadline: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
 
 
 @contextmanager
@@ -36,26 +36,46 @@ def request_deadline(waited_s: float = 0.0) -> Iterator[None]:
     the seconds that the client waited before, count as well, and also shorten the limit of each single call. A block
     inside another one shares the limit of the outer one.
     """
-    if _patience.get() is not None:
+    if _deadline.get() is not None:
         yield
         return
-    token = _patience.set(_Deadline(time.monotonic() - waited_s, waited_s))
+    token = _deadline.set(_Deadline(time.monotonic() - waited_s, waited_s))
     try:
         yield
     finally:
-        _patience.reset(token)
+        _deadline.reset(token)
 
 
 def time_to_store() -> bool:
     """Return False where the client of this task's request waited for more than `STORABLE_S`: it is to come again."""
-    patience = _patience.get()
-    return patience is None or patience.waited_s <= STORABLE_S
+    deadline = _deadline.get()
+    return deadline is None or deadline.waited_s <= STORABLE_S
 
 
 def limit_s(longest_s: float) -> float:
     """Return the seconds that this task's next call may take: `longest_s`, or less inside `request_deadline`."""
-    patience = _patience.get()
-    if patience is None:
+    deadline = _deadline.get()
+    if deadline is None:
         return longest_s
-    left_s = patience.begun_s + REQUEST_S - time.monotonic()
-    return min(longest_s, max(LEAST_TIMEOUT_S, min(longest_s - patience.waited_s, left_s)))
+    left_s = deadline.begun_s + REQUEST_S - time.monotonic()
+    return min(longest_s, max(LEAST_TIMEOUT_S, min(longest_s - deadline.waited_s, left_s)))
+
+
+class Pause:
+    """A pause after a time-out, in which calls fail at once instead of waiting for a time-out of their own."""
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._until_s = 0.0
+
+    def begin(self) -> None:
+        """Begin the pause, or begin it anew."""
+        self._until_s = time.monotonic() + self._pause_s
+
+    def end(self) -> None:
+        """End the pause: a call was answered."""
+        self._until_s = 0.0
+
+    def lasts(self) -> bool:
+        """Return True during the pause."""
+        return time.monotonic() < self._until_s

@@ -49,11 +49,11 @@ from penstock.workers.served_models import ServedModels
 from penstock.workers.server_watch import ServerWatch
 from penstock.workers.store_waits import StoreWaits
 
-#: Seconds for which stalls are remembered, longer than any limit that they are counted against.
+#: Seconds for which pauses are remembered, longer than any limit that they are counted against.
 KEPT_S = 3600.0
 #: Seconds between two health checks of the worker.
 WATCH_EVERY_S = 1.0
-#: Seconds without a claim attempt, with a free slot, after which a worker counts as stuck; its stalls do not count.
+#: Seconds without a claim attempt, with a free slot, after which a worker counts as stuck; its pauses do not count.
 SILENT_S = 60.0
 #: Seconds after which a lost or timed-out attempt counts as hung, and a device that still computes prompts of ended
 #: jobs counts as stuck.
@@ -72,7 +72,7 @@ _TROUBLES = {
 log = structlog.get_logger(__name__)
 
 
-class Stalls:
+class ProcessPauses:
     """Times in which this process did not run: it was stopped, or its machine had no processor time for it.
 
     A thread that sends ticks every `every_s` seconds while the process runs finds them. A thread that stands still in a
@@ -83,21 +83,21 @@ class Stalls:
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._ticked_at: float | None = None
-        #: Begin and end of each stall, oldest first.
-        self._stalls: deque[tuple[float, float]] = deque()
+        #: Begin and end of each pause, oldest first.
+        self._pauses: deque[tuple[float, float]] = deque()
 
     def tick(self, at: float) -> None:
-        """Note that the process runs; the time since the last tick, less `every_s`, was a stall."""
+        """Note that the process runs; the time since the last tick, less `every_s`, was a pause."""
         if self._ticked_at is not None and at - self._ticked_at > self._every_s:
-            self._stalls.append((self._ticked_at + self._every_s, at))
+            self._pauses.append((self._ticked_at + self._every_s, at))
         self._ticked_at = at
-        while self._stalls and self._stalls[0][1] < at - KEPT_S:
-            self._stalls.popleft()
+        while self._pauses and self._pauses[0][1] < at - KEPT_S:
+            self._pauses.popleft()
 
-    def lived_s(self, seconds: float, *, at: float) -> float:
-        """Return how much of the last seconds the process ran, that is, without its stalls."""
+    def ran_s(self, seconds: float, *, at: float) -> float:
+        """Return how much of the last seconds the process ran, that is, without its pauses."""
         begun = at - seconds
-        return seconds - sum(min(at, end) - max(begun, start) for start, end in self._stalls if end > begun)
+        return seconds - sum(min(at, end) - max(begun, start) for start, end in self._pauses if end > begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Worker:
     #: Set when the last job has ended.
     ended: threading.Event = field(default_factory=threading.Event)
     #: Times in which this process did not run, counted by `watch`.
-    stalls: Stalls = field(default_factory=lambda: Stalls(WATCH_EVERY_S))
+    pauses: ProcessPauses = field(default_factory=lambda: ProcessPauses(WATCH_EVERY_S))
 
     def drain_when(self, stop_requested: Callable[[], bool], *, stop: Callable[[], None]) -> None:
         """Call `stop` when the worker leaves by itself, and drain and call `stop` once `stop_requested` returns True.
@@ -151,7 +151,7 @@ class Worker:
     def trouble(self) -> str | None:
         """Return the reason why this process must be replaced, or None. The supervisor starts a new process.
 
-        Only time in which the process ran counts: a machine that stalls makes every thread late.
+        Only time in which the process ran counts: a machine that pauses makes every thread late.
         """
         if self.engine.lost:
             return "device_lost"
@@ -166,7 +166,7 @@ class Worker:
     def watch(self, *, end: Callable[[], None], kill: Callable[[], None]) -> None:
         """Call `end` at the first trouble, and `kill` if the process still runs after the drain time and `END_S`."""
         while not self.ended.wait(WATCH_EVERY_S):
-            self.stalls.tick(time.monotonic())
+            self.pauses.tick(time.monotonic())
             if (reason := self.trouble()) is not None:
                 log.error("worker.unhealthy", reason=reason, detail=_TROUBLES[reason])
                 after = threading.Timer(self.settings.drain_s + END_S, kill)
@@ -176,7 +176,7 @@ class Worker:
                 return
 
     def _lived_s(self, seconds: float) -> float:
-        return self.stalls.lived_s(seconds, at=time.monotonic())
+        return self.pauses.ran_s(seconds, at=time.monotonic())
 
 
 @contextmanager
@@ -230,13 +230,13 @@ def open_worker(
         )  # fmt: skip
         preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
-        lookout = RequeuePoller(store, settings.queues, slots.notice)
+        poller = RequeuePoller(store, settings.queues, slots.notice)
         slots.start()
-        lookout.start()
+        poller.start()
         try:
             yield worker
         finally:
-            lookout.close()
+            poller.close()
             slots.drain()
             preparation.end()
             watch.close()

@@ -29,7 +29,7 @@ class RequeuePoller:
         self._served = served
         self._notice = notice
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_until_end, name="lookout", daemon=True)
+        self._thread = threading.Thread(target=self._poll_until_end, name="requeue-poller", daemon=True)
 
     def start(self) -> None:
         """Start polling."""
@@ -44,16 +44,16 @@ class RequeuePoller:
         """Poll once: requeue jobs whose lease has ended, and call `notice` for the queues with waiting jobs."""
         swept = self._store.run(records.sweep())
         if swept.requeued:
-            log.info("lookout.swept", requeued=swept.requeued)
+            log.info("requeue_poller.requeued", requeued=swept.requeued)
         for queue in self._store.run(queues.backlog()):
             if queue in self._served:
                 self._notice(queue)
 
-    def _look_until_end(self) -> None:
+    def _poll_until_end(self) -> None:
         while not self._ended.wait(EVERY_S):
             try:
                 self.poll()
             except JobStoreError:  # claims and heartbeats log it
                 continue
             except Exception:  # the next poll may succeed, and the thread must not end
-                log.exception("lookout.failed")
+                log.exception("requeue_poller.failed")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from redis.retry import Retry
 
 from penstock.errors import JobStoreError, PenstockError, RedisFailed, RedisFull, RedisRefused, RedisUnavailable
 from penstock.jobs import JobKey
-from penstock.storage.deadline import limit_s
+from penstock.storage.deadline import Pause, limit_s
 from penstock.storage.redis.address import close_async, connect, connect_async, parse_sentinels
 from penstock.storage.redis.changes import Changes, Watch
 
@@ -259,8 +258,8 @@ class AsyncJobStore:
         #: Seconds that a call may take.
         self._timeout_s: float = client.connection_pool.connection_kwargs.get("socket_timeout") or TIMEOUT_S
         self._changes = Changes(client)
-        #: Monotonic time until which calls fail at once.
-        self._away_until_s = 0.0
+        #: The pause in which calls fail at once.
+        self._pause = Pause(AWAY_S)
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = TIMEOUT_S) -> AsyncJobStore:
@@ -283,10 +282,10 @@ class AsyncJobStore:
 
         The time limit includes the wait for a free connection. For `AWAY_S` after a time-out, or until another command
         is answered, commands fail at once.
-        Inside `one_patience`, all commands of a request share one time limit.
+        Inside `request_deadline`, all commands of a request share one time limit.
         """
         with redis_errors(command.script):
-            if time.monotonic() < self._away_until_s:
+            if self._pause.lasts():
                 raise redis.TimeoutError
             reply = await self._evaluated(command)
         return command.parse(reply)
@@ -300,9 +299,9 @@ class AsyncJobStore:
             # redis-py may turn the cancellation at the end of the limit into an error of its own.
             if not (limit.expired() or isinstance(error, redis.TimeoutError)):
                 raise
-            self._away_until_s = time.monotonic() + AWAY_S
+            self._pause.begin()
             raise redis.TimeoutError from error
-        self._away_until_s = 0.0
+        self._pause.end()
         return reply
 
     def changes(self, name: JobKey | str, *, model: str | None = None) -> AbstractAsyncContextManager[Watch]:

@@ -117,8 +117,8 @@ def test_a_worker_whose_machine_stalled_is_of_use(worker: Worker) -> None:
     lost.stopped_at = now - app.STUCK_S - 5
     with worker.heartbeat.watching(lost):
         assert worker.trouble() == "attempt_stuck"
-        worker.stalls.tick(now - app.STUCK_S - 5)
-        worker.stalls.tick(now)  # the process got no processor time for all of it
+        worker.pauses.tick(now - app.STUCK_S - 5)
+        worker.pauses.tick(now)  # the process got no processor time for all of it
         assert worker.trouble() is None
 
 

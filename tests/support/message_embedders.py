@@ -36,7 +36,7 @@ _REFUSED = {
     **UNFIT,
 }
 EMBEDDERS = sorted({*KINDS, *image_text_table.OWN} - UNFIT.keys())
-#: Outcomes by type, as `tried.json` has them.
+#: Outcomes by type, as `supported_types.json` has them.
 OUTCOMES: Mapping[str, Sequence[str] | str] = {
     **_REFUSED,
     **{kind: [ALONE] if kind in ONE_BY_ONE else [BATCHED, ALONE] for kind in EMBEDDERS},

@@ -18,7 +18,7 @@ def _equal(*kinds: str) -> dict[str, Sequence[str] | str]:
     return {kind: [EQUAL] for kind in kinds}
 
 
-#: Outcomes by task and type, as `tried.json` has them; a test beside each list compares its types with these.
+#: Outcomes by task and type, as `supported_types.json` has them; a test beside each list compares its types with these.
 DEDICATED: Mapping[Task, Mapping[str, Sequence[str] | str]] = {
     Task.INSTANCE_SEGMENTATION: _equal("detr", "mask2former", "maskformer"),
     Task.OBJECT_DETECTION: {

@@ -1,4 +1,4 @@
-"""The page `docs/reference/what-runs.md`, made from `page.md.template`, `tried.json` and the tables of the tests."""
+"""The page `docs/reference/what-runs.md`, made from `page.md.template`, `supported_types.json` and the tables of the tests."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Messages of similar lengths share a batch: whatever is as long as the text is padded at its end and masked. All other
 inputs are joined along their first axis, as the library's own processors join them. Types whose vectors change by that
-run one by one (`tried.json`).
+run one by one (`supported_types.json`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Model types that tests compared with transformers itself, by task: those that `models check` accepts.
 
-`tried.json` is written by `python -m tests.what_runs` from what the tests ran. It has, by task and model type, a list
+`supported_types.json` is written by `python -m tests.what_runs` from what the tests ran. It has, by task and model type, a list
 of the ways that gave the library's numbers, or a string: the reason why none did.
 """
 
@@ -17,7 +17,7 @@ from penstock.errors import ModelUnavailable
 from penstock.workers.engine.transformers.images import pooling_of
 from penstock.workers.engine.transformers.tasks import Task
 
-FILE = Path(__file__).with_name("tried.json")
+FILE = Path(__file__).with_name("supported_types.json")
 #: Ways of tasks with one way, and of texts: in padded batches, or one by one.
 EQUAL, BATCHED, ALONE = "equal", "batched", "alone"
 

@@ -35,13 +35,13 @@ def test_a_worker_alone_requeues_and_starts_a_job_whose_worker_died(bench: Bench
     key = bench.submit("a", {"text": bench.upload("hi")})
     lose(bench, key, lease_s=1)
     bench.slots.start()
-    lookout = RequeuePoller(bench.store, bench.settings.queues, bench.slots.notice)
-    lookout.start()
+    poller = RequeuePoller(bench.store, bench.settings.queues, bench.slots.notice)
+    poller.start()
     try:
         valkey.restart()  # a look fails in between
         wait_for(lambda: bench.store.run(records.read(key)).state is State.SUCCEEDED, "the job never ran again")
     finally:
-        lookout.close()
+        poller.close()
         bench.slots.drain()
         bench.slots.join()
     [requeued] = [event for event in bench.store.run(records.events(key)) if event.type == "job.requeued"]
