@@ -1,7 +1,7 @@
 """The claim loop: a worker's slots, each of which claims a job, runs it, and claims again until no job waits.
 
-Hints (Celery tasks), the poll and the requeue poller (`requeue_poller.py`) start the loop. A job that fetches media from the
-web lends its slot meanwhile; see `places.py`.
+Hints (Celery tasks), the poll and the requeue poller (`requeue_poller.py`) start the loop. A job that fetches media from
+the web lends its slot meanwhile; see `places.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Each processor that the runner `terratorch` serves, with a tiny Prithvi: see `tests/integration/test_compatibility.py`."""
+"""Each processor that the runner `terratorch` serves, with a tiny Prithvi.
+
+See `tests/integration/test_compatibility.py`.
+"""
 
 from __future__ import annotations
 

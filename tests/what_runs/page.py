@@ -1,4 +1,7 @@
-"""The page `docs/reference/what-runs.md`, made from `page.md.template`, `supported_types.json` and the tables of the tests."""
+"""The page `docs/reference/what-runs.md`.
+
+It is made from `page.md.template`, `supported_types.json` and the tables of the tests.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Model types that tests compared with transformers itself, by task: those that `models check` accepts.
 
-`supported_types.json` is written by `python -m tests.what_runs` from what the tests ran. It has, by task and model type, a list
-of the ways that gave the library's numbers, or a string: the reason why none did.
+`supported_types.json` is written by `python -m tests.what_runs` from what the tests ran. It has, by task and model
+type, a list of the ways that gave the library's numbers, or a string: the reason why none did.
 """
 
 from __future__ import annotations
