@@ -1,7 +1,7 @@
 """The claim loop: a worker's slots, each of which claims a job, runs it, and claims again until no job waits.
 
-Hints (Celery tasks), the poll and the requeue poller (`requeue_poller.py`) start the loop. A job that fetches media from
-the web lends its slot meanwhile; see `places.py`.
+Hints (Celery tasks), the poll and the requeue poller (`requeue_poller.py`) start the loop. A job that fetches media
+from the web lends its slot meanwhile; see `places.py`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Slots:
         self._news.set()
 
     def leave(self) -> bool:
-        """Stop claiming once there is a reason to leave (see `leaving.py`); return True from then on.
+        """Stop claiming once there is a reason to leave (see `idle_exit.py`); return True from then on.
 
         Claims wait meanwhile: a job is either claimed before, and the worker is not idle, or stays in its queue. A
         claim that hangs is not waited for: the worker stays.

@@ -1,7 +1,8 @@
 """Try model types and write the page: `python -m tests.what_runs [--try TASK [TYPE ...]]`.
 
 `--try` records in `supported_types.json` what tiny networks of the types of a task show: all that the installed
-transformers knows, or the named ones. Without it, only the outcomes of the tests with whole requests and the page are written anew.
+transformers knows, or the named ones. Without it, only the outcomes of the tests with whole requests and the page are
+written anew.
 """
 
 from __future__ import annotations
