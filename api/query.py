@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from penstock.errors import InvalidRequest, Issue
 from penstock.jobs import Status
-from penstock.processors.times import Time, wrong_with
 from penstock.requests import MetadataValue
+from penstock.times import Time, wrong_with
 
 #: Prefix of metadata filters: `metadata.KEY=VALUE`.
 METADATA = "metadata."

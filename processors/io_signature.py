@@ -72,11 +72,11 @@ Offers = Mapping[str, Sequence[IOSignature]]
 
 
 def declared(processor: Any) -> tuple[IOSignature, ...] | None:
-    """Return the signatures that a processor or its class declares in `signatures`; None if it declares none.
+    """Return the signatures that a processor or its class declares in `io_signatures`; None if it declares none.
 
     A job of the processor may have prompts of each.
     """
-    found = getattr(processor, "signatures", None)
+    found = getattr(processor, "io_signatures", None)
     return None if found is None else tuple(found)
 
 

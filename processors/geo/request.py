@@ -22,7 +22,7 @@ from pydantic.json_schema import SkipJsonSchema
 from penstock.processors.geo.area_request import AnyCrs, AreaRequest
 from penstock.processors.geo.scene_request import OF_A_SCENE, Acquisition, BandName, check_without
 from penstock.processors.geo.schema_marks import item_needs, only_one_of, without_default
-from penstock.processors.times import Time
+from penstock.times import Time
 
 OutputName = Literal[
     "classes", "probability", "probability_float32", "confidence", "polygons", "preview", "quicklook", "change",

@@ -12,7 +12,7 @@ from penstock.models import BY_RANGE, SHARED, MediaReference
 from penstock.processors.geo.area_request import CrsCode
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKindName
 from penstock.processors.geo.schema_marks import FORMS, by_range, media_field, only_one_of, with_links, without_default
-from penstock.processors.times import Time
+from penstock.times import Time
 
 BandName = Annotated[str, Field(min_length=1, max_length=200)]
 #: Scenes of a mosaic.

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from tests.integration.test_leaving import worker_process
 
 from penstock.jobs import JobKey, State, Submission
 from penstock.storage.hints import HintSender, celery_queue
 from penstock.storage.journal import journal
 from penstock.storage.redis import records
+from tests.integration.test_idle_exit import worker_process
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess, start_valkey

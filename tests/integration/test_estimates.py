@@ -238,7 +238,7 @@ def test_a_submit_is_answered_with_the_jobs_place_and_estimate(store: JobStore, 
     submit(store, "first")
     job = store.run(records.submit(submission("second"), replace(LIMITS, durable=durable))).job
     if durable:
-        job = store.run(records.confirm(job.key, round(job.created_s * 1e6))).job
+        job = store.run(records.confirm(job.key, round(job.created_s * 1e6)))
     assert job.queue_position == 2
     assert job.eta_s == pytest.approx(15, rel=0.1)
 

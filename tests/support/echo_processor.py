@@ -20,12 +20,12 @@ from penstock.jobs import JobKey, Submission, Webhook
 from penstock.models import CatalogueEntry, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
-from penstock.processors.times import Time
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues, records
+from penstock.times import Time
 from penstock.workers.claim_loop import Slots
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeState

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 
 from penstock.jobs import Claim
 from penstock.models import Output
-from penstock.processors.times import Time
 from penstock.storage.redis import catalogues, records
+from penstock.times import Time
 from tests.support.service import ECHO, Service
 
 EXCEPTIONS = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"

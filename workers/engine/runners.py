@@ -99,7 +99,7 @@ class Runners:
         try:
             return spec.signatures_of(model) or spec.io_signatures
         except Exception as error:  # wrong files or options, which `check` and `load` report
-            log.info("runner.exchanges_unknown", runner=model.runner, model=model.name, error=repr(error))
+            log.info("runner.signatures_unknown", runner=model.runner, model=model.name, error=repr(error))
             return spec.io_signatures
 
     @property

@@ -19,7 +19,6 @@ from penstock.api.facades.openai.requests import Body, ModelName
 from penstock.api.forms import FRAME_BYTES, read_form
 from penstock.errors import InvalidRequest, Issue
 from penstock.json_body import fingerprint, validated
-from penstock.processors.speech.subtitles import srt, vtt
 from penstock.requests import JobRequest
 
 Task = Literal["transcribe", "translate"]
@@ -81,10 +80,11 @@ def audio_answer(result: JobResult, wanted: AudioRequest, task: Task) -> Respons
     match wanted.response_format:
         case "text":
             return PlainTextResponse(result.text + "\n")
-        case "srt":
-            return PlainTextResponse(srt(segments))
-        case "vtt":
-            return PlainTextResponse(vtt(segments))
+        case "srt" | "vtt":
+            from penstock.processors.speech import subtitles  # here, because the API loads no processor at its start
+
+            write = subtitles.srt if wanted.response_format == "srt" else subtitles.vtt
+            return PlainTextResponse(write(segments))
     seconds = float(result.data.get("duration") or 0)
     answer: dict[str, Any] = {"text": result.text, "usage": {"type": "duration", "seconds": math.ceil(seconds)}}
     if wanted.response_format == "verbose_json":

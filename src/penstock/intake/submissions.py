@@ -24,10 +24,10 @@ from penstock.intake.references import references
 from penstock.jobs import JobKey, Submission
 from penstock.json_body import first_issues, pointer
 from penstock.models import CatalogueEntry, find, no_model, tensor_places
-from penstock.processors.times import wrong_with
 from penstock.requests import PRIORITIES, JobRequest
 from penstock.storage.journal.promotions import model_for
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
+from penstock.times import wrong_with
 
 #: Issues reported for one input, at most.
 MAX_ISSUES = 20

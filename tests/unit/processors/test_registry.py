@@ -7,7 +7,8 @@ import pytest
 from pydantic import BaseModel
 
 from penstock.cli.doctor import _models
-from penstock.client.answers import read_model
+from penstock.client.answers import ModelInfo
+from penstock.client.decoding import read
 from penstock.errors import ConfigError, InvalidRequest, Issue, ModelUnavailable
 from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, Limits, MediaReference, Model, media_references
@@ -136,7 +137,7 @@ def test_a_plugin_s_problem_is_one_sentence() -> None:
     assert problem.startswith(
         "the processor 'plugin': no_such_module:Processor cannot be imported: ModuleNotFoundError"
     )
-    (finding,) = _models([read_model(entry.model_dump(mode="json"))], {"m"})
+    (finding,) = _models([read(ModelInfo, entry.model_dump(mode="json"))], {"m"})
     assert (finding.ok, finding.detail) == (False, problem)
     assert "models check m" in finding.remedy
     assert "install" not in finding.remedy

@@ -158,7 +158,7 @@ def test_plugins_that_declare_nothing_are_not_refused(tmp_path: Path) -> None:
     assert problem(make_model(tmp_path, "declared", runner="vllm"), registry).count("Runners for 'declared': none") == 1
 
 
-def test_plugins_that_declare_their_exchanges_are_named(tmp_path: Path) -> None:
+def test_plugins_that_declare_their_signatures_are_named(tmp_path: Path) -> None:
     listens = {"listening": Declared.io_signatures}
     runners = RUNNERS.register("ear", RunnerSpec(load_fake, io_signatures=listens))
     registry = REGISTRY.register("declared", Declared).register("plugin", Plugin)

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.json_body import sentence
-from penstock.processors.times import Time
+from penstock.times import Time
 
 TIMES: TypeAdapter[datetime] = TypeAdapter(Time)
 SCHEMA = Draft202012Validator(TIMES.json_schema())
