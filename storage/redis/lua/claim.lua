@@ -164,10 +164,54 @@ local function try_all(lanes)
   return without
 end
 
+-- The most lanes of one model that `names` is asked for; ms between two comparisons of `names` with the lanes.
+local OWN, COMPARE_MS = 1000, 30000
+local names = qkey(queue, 'names')
+
+-- Return the lanes of the models that this claim may take, in the order of `lanes`; nil where one model has too many.
+local function own_lanes()
+  local found, scored = {}, {}
+  for _, model in ipairs(chosen and { chosen } or args.models) do
+    local some = redis.call('ZRANGEBYLEX', names, '[' .. model .. '/', '(' .. model .. '0', 'LIMIT', 0, OWN + 1)
+    if #some > OWN then return nil end
+    local scores = #some > 0 and redis.call('ZMSCORE', all_lanes, unpack(some)) or {}
+    for i, lane in ipairs(some) do
+      if scores[i] then
+        found[#found + 1], scored[lane] = lane, tonumber(scores[i])
+      else
+        redis.call('ZREM', names, lane)  -- an older release emptied it
+      end
+    end
+  end
+  table.sort(found, function(a, b) if scored[a] ~= scored[b] then return scored[a] < scored[b] end return a < b end)
+  return found
+end
+
+-- Try the lanes of the own models; return true where the others need not be looked at. From time to time they are all
+-- looked at, because older releases do not keep `names`.
+local function tried_own()
+  if redis.call('SET', qkey(queue, 'compared'), '1', 'NX', 'PX', COMPARE_MS) then return false end
+  local before
+  repeat
+    before = #claims
+    local lanes = own_lanes()
+    if not lanes then return false end
+    try_all(lanes)
+  until #claims == before or #claims >= n or alone
+  return true
+end
+
+-- The first page holds a job for most claims. Behind it only the lanes of the own models are looked at.
+local compares = false
 while #claims < n and not alone do
   local lanes = redis.call('ZRANGE', all_lanes, passed, passed + PAGE - 1)
   if #lanes == 0 and not moved then break end
   if #lanes == 0 then passed, moved = 0, false end
+  if passed >= PAGE and not compares then
+    if tried_own() then break end
+    compares = true
+  end
+  for _, lane in ipairs(compares and lanes or {}) do redis.call('ZADD', names, 0, lane) end
   passed = passed + try_all(lanes)
 end
 if #claims == 0 then return '[]' end
