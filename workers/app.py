@@ -205,19 +205,11 @@ def open_worker(
     waits = StoreWaits(objects, settings.store_wait_s)
     places = Places(settings.slots, settings.fetch_slots)
     with own_folder(settings.spool_dir) as spool:
+        scratch = ScratchFolders(spool, shared=settings.io_reuse == "tenant")
         pipeline = Pipeline(
-            settings=settings,
-            store=store,
-            objects=objects,
-            guard=GuardedClient(settings),
-            processing=processing,
-            engine=engine,
-            heartbeat=heartbeat,
-            served=served,
-            rooms=ScratchFolders(spool, shared=settings.io_reuse == "tenant"),
-            waits=waits,
+            settings, store, objects, GuardedClient(settings), processing, engine, heartbeat, served, scratch, waits,
             places=places,
-        )
+        )  # fmt: skip
         described = describing(settings, served, engine)
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,

@@ -92,6 +92,10 @@ class Slots:
         """
         if not (self._wait_for_slot() if patient else self._places.take()):
             return 0
+        return self._work_in_slot(queue)
+
+    def _work_in_slot(self, queue: str) -> int:
+        """Run jobs of a queue in a slot that was taken, as `work` does, and give the slot back."""
         done, has_slot = 0, True
         try:
             while has_slot and (claim := self._claim(queue)) is not None:
@@ -115,7 +119,16 @@ class Slots:
 
     def notice(self, queue: str) -> None:
         """Claim waiting jobs of a queue from a thread of their own, if a slot is free."""
-        self._work_aside(queue)
+        with self._starting:
+            if self._draining.is_set() or not self._places.take():
+                return
+            thread = threading.Thread(target=self._work_in_slot, args=(queue,), name=f"poll-{queue}")
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left
+                self._places.give_back()
+                raise
+            self._polled = [*(each for each in self._polled if each.is_alive()), thread]
 
     def wake(self) -> None:
         """Poll now: another model has become ready."""
@@ -256,7 +269,7 @@ class Slots:
             self._publish_presence()
             # One thread per slot: a fresh worker must not wait for a hint for each of its slots.
             for queue in self._settings.queues * self._settings.slots:
-                self._work_aside(queue)
+                self.notice(queue)
             if not self._draining.is_set():
                 self._news.wait(self._settings.poll_s)
         self._withdraw_presence()
@@ -265,14 +278,6 @@ class Slots:
             if self._running:
                 self._news.wait(self._settings.poll_s)
                 self._publish_state(draining=True, alive_s=self._settings.drain_s + END_S)
-
-    def _work_aside(self, queue: str) -> None:
-        thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")
-        with self._starting:
-            if self._draining.is_set():
-                return
-            thread.start()
-            self._polled = [*(each for each in self._polled if each.is_alive()), thread]
 
     def _publish_presence(self) -> None:
         try:

@@ -324,13 +324,7 @@ def sweep(*, proposals: int = 0) -> Command[Swept]:
 
 def events(key: JobKey, *, after: str = "0", count: int = 500) -> Command[tuple[JobEvent, ...]]:
     """Return a job's events after the entry `after`, oldest first, at most `count` entries."""
-    return query(
-        "events",
-        lambda reply: tuple(_event(*row) for row in known(reply)[0]),
-        **names_of(key),
-        after=after,
-        count=count,
-    )
+    return query("events", _events, **names_of(key), after=after, count=count)
 
 
 def ping() -> Command[None]:

@@ -21,7 +21,7 @@ from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import records, upkeep, usage
 from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimits, Quotas
-from penstock.storage.redis.usage import UsageRow, read_usage
+from penstock.storage.redis.usage import UsageRow
 from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover, recover_if_lost
 from penstock.workers.keeper.retention import TOMBSTONES_S, delete_leftovers
@@ -66,7 +66,8 @@ def end(desk: Journal, job_id: str, *, state: State = State.SUCCEEDED, used: Usa
 
 def rows(desk: Journal, tenant: str | None = None) -> tuple[UsageRow, ...]:
     today = usage.day_at(time.time())
-    return read_usage(desk.store, tenant, today - timedelta(days=1), today)
+    names = desk.store.run(usage.days_with_usage(tenant, today - timedelta(days=1), today))
+    return tuple(row for some in usage.chunks(names) for row in desk.store.run(usage.usage_of(some)))
 
 
 def sums(desk: Journal) -> list[tuple[str, str, dict[str, int]]]:
