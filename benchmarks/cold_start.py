@@ -35,7 +35,7 @@ SCENE_PX = 256
 #: Program that loads only the network of the scene and its weights, and runs one tile.
 BARE_SCENE = """
 import torch
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.workers.engine.torch.csmask import load_csmask
 from penstock.workers.engine.weights import read_weights
 network = load_csmask(read_weights(read_catalogue()["csmask"]))

@@ -27,10 +27,11 @@ import structlog
 
 from benchmarks.measuring import machine, say
 from benchmarks.scenery import record, write_scene
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings
 from penstock.intake.local_media import LocalMedia
 from penstock.local.installation import processing_here
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.prompt_names import REDUCED
 from penstock.workers.engine.base import Done, shapes_of

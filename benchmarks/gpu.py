@@ -33,9 +33,10 @@ from benchmarks.engine import Device, all_at_once, never, run_scene
 from benchmarks.measuring import in_turns, machine, say
 from benchmarks.scene import Bench, run_bare
 from benchmarks.scenery import MEAN, STD
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings
 from penstock.local.installation import processing_here
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.prompt_names import PIXELS, RADIOMETRY, REDUCE, VALID
 from penstock.processors.reductions import Reduction

@@ -10,7 +10,8 @@ import transformers
 from torch import Tensor, nn
 
 from benchmarks.scenery import export, record
-from penstock.models import Model, read_catalogue
+from penstock.catalogue.records import read_catalogue
+from penstock.models import Model
 
 #: Networks for scenes and tiles; `instant` is a device without delay, for scenes.
 SCENES = ("instant", "csmask-bfloat16", "vit-float32", "csmask-float32", "vit-bfloat16")

@@ -28,8 +28,8 @@ import structlog
 from benchmarks.measuring import in_turns, machine, median_ratio, memory_bytes, metering, say, tree
 from benchmarks.scenery import cheap_network, record, write_scene, write_sparse
 from benchmarks.turns import ready_models
+from penstock.catalogue.records import read_catalogue
 from penstock.client import Client, Job
-from penstock.models import read_catalogue
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
 

@@ -18,9 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
+from penstock.catalogue.records import Catalogue, read_catalogue
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
-from penstock.models import Catalogue, Model, read_catalogue
+from penstock.models import Model
 from penstock.observation.listening import hear_prints
 from penstock.observation.log import configure
 from penstock.signals import POLL_EVERY_S, Signals

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 
 import structlog
 
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings, load_settings
 from penstock.errors import PenstockError
-from penstock.models import read_catalogue
 from penstock.storage.checks import await_durable_redis
 from penstock.workers import app
 from penstock.workers.engine.runners import Runners

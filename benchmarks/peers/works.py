@@ -17,7 +17,7 @@ from torch import nn
 
 from benchmarks.scenery import MEAN, STD, cheap_network, export, record
 from benchmarks.turns import write_image
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.geo.tiling.plan import Box, make_plan
 from penstock.workers.engine.torch.csmask import load_csmask
