@@ -146,9 +146,10 @@ def end_jobs(store: records.JobStore, objects: ObjectStore, count: int, folder: 
         submission = Submission(JobKey("default", str(uuid.uuid4())), "m", "default", {"n": number}, "f")
         both.run(journal.submit(submission, LIMITS))
         claiming = records.claim(
-            "default", slot=str(number), nonce="n", n=1, lease_s=600, max_tenant_running=10**6, worker="w", models=["m"]
+            "default", slot=str(number), nonce="n", lease_s=600, max_tenant_running=10**6, worker="w", models=["m"]
         )
-        [claim] = store.run(claiming)
+        if (claim := store.run(claiming)) is None:
+            raise RuntimeError(f"the job {submission.key} cannot be claimed")
         artifacts = upload(objects, claim, {"artifact": Finished(artifact, "application/octet-stream")})
         both.run(journal.complete(claim, records.Outcome(State.SUCCEEDED, artifacts=artifacts)))
 

@@ -235,7 +235,6 @@ class Slots:
             queue,
             slot=f"{self.worker}:{threading.get_ident()}",
             nonce=uuid.uuid4().hex,
-            n=1,
             lease_s=self._settings.lease_s,
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
@@ -245,12 +244,11 @@ class Slots:
             full=self._places.full(self._running, at=time.monotonic()),
         )
         try:
-            claims = self._store.run(command)
+            return self._store.run(command)
         except JobStoreError:
             log.warning("claim.failed", queue=queue)
             self._busy_s = time.monotonic()  # jobs may wait
             return None
-        return claims[0] if claims else None
 
     def _end(self, claim: Claim) -> bool:
         """Count a job as ended; return True if it has a slot, False if it lent its slot and did not get it back."""

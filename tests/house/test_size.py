@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = ("src", "api", "workers", "processors", "storage")
 #: Lines of code, at most, without blank lines, comments and docstrings (decision 113): only lower it.
-MOST_LINES = 58_313
+MOST_LINES = 58_301
 #: Lines of a module, at most, with everything in it.
 MOST_LINES_OF_A_MODULE = 450
 #: Modules that are longer, with their lines: only shorten them.

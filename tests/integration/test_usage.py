@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -25,6 +24,7 @@ from penstock.storage.redis.usage import UsageRow
 from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover, recover_if_lost
 from penstock.workers.keeper.retention import TOMBSTONES_S, delete_leftovers
+from tests.support.claims import claim_one
 from tests.support.crashes import Crashed
 from tests.support.valkey import ValkeyProcess
 
@@ -50,12 +50,7 @@ def submit(desk: Journal, job_id: str, *, tenant: str = "t", model: str = "m", l
 
 
 def claim(desk: Journal) -> Claim:
-    [held] = desk.store.run(
-        records.claim(
-            "q", slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30, max_tenant_running=9, worker="w", models=["m", "m2"]
-        )
-    )
-    return held
+    return claim_one(desk.store, models=["m", "m2"])
 
 
 def end(desk: Journal, job_id: str, *, state: State = State.SUCCEEDED, used: Usage = USED, **given: Any) -> JobKey:

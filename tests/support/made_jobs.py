@@ -21,6 +21,7 @@ from penstock.storage.redis import catalogues, records
 from penstock.storage.redis.records import Outcome, QueueLimits
 from penstock.storage.redis.scripts import JobStore
 from penstock.up.valkey import recorded_url
+from tests.support.claims import claim_one
 
 QUEUE = "made"
 MODEL = CatalogueEntry(
@@ -83,12 +84,7 @@ class MadeJobs:
 
     def claim(self) -> Claim:
         """Lease the next job."""
-        command = records.claim(
-            QUEUE, slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=60, max_tenant_running=99, worker="made",
-            models=[MODEL.name],
-        )  # fmt: skip
-        (claim,) = self.jobs.run(command)
-        return claim
+        return claim_one(self.jobs, QUEUE, lease_s=60, max_tenant_running=99, worker="made", models=[MODEL.name])
 
     def artifact(self, claim: Claim, name: str, data: bytes, content_type: str) -> Artifact:
         """Store an artifact."""
