@@ -16,7 +16,7 @@ _ABSOLUTE = re.compile(rb"https?://(?P<host>[^/]*)(?P<path>.*)", re.IGNORECASE |
 
 
 class Framing:
-    """ASGI middleware around the app, whose answers to crashes included: resolves targets, discards unread bodies.
+    """ASGI middleware around the whole app, also its responses to crashes: resolves targets, discards unread bodies.
 
     `POST http://host/path`, which clients of proxies send, becomes `POST /path`; the host of the target replaces the
     `Host` field (RFC 9112, section 3.2.2).
