@@ -46,8 +46,7 @@ async def _wait_in_line(limit: ConcurrencyLimit, tenant: str) -> None:
         async with asyncio.timeout(LONGEST_WAIT_S):
             await limit.enter(tenant)
     except TimeoutError as error:
-        waited = f"the request waited {LONGEST_WAIT_S:g} s for admission; try again"
-        raise Overloaded(waited, retry_after_s=1) from error
+        raise Overloaded(f"no admission within {LONGEST_WAIT_S:g} s; try again", retry_after_s=1) from error
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
