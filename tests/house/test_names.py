@@ -1,7 +1,9 @@
-"""Each file of unit tests lies where its module lies, and carries the module's name."""
+"""Files of unit tests lie where their modules lie and carry their names; commands in documents name modules."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,22 @@ def test_every_other_python_file_of_the_unit_tests_is_a_conftest() -> None:
     """Helpers lie in tests/support."""
     helpers = [path for path in UNIT.rglob("*.py") if not path.name.startswith("test_")]
     assert [path for path in helpers if path.name != "conftest.py"] == []
+
+
+def test_commands_in_documents_name_modules() -> None:
+    words = ["git", "ls-files", "*.md", "*.py"]
+    listed = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    tracked = {name for name in listed if (ROOT / name).exists()}
+    named = {
+        (document, module)
+        for document in tracked
+        if document.endswith(".md")
+        for module in re.findall(r"python3? -m ((?:benchmarks|tests)(?:\.\w+)*)", (ROOT / document).read_text("utf-8"))
+    }
+    assert len(named) > 5
+    unknown = [
+        (document, module)
+        for document, module in sorted(named)
+        if not {f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__main__.py"} & tracked
+    ]
+    assert unknown == []
