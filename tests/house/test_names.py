@@ -1,12 +1,15 @@
-"""Each file of unit tests lies where its module lies, and carries the module's name."""
+"""Names: a file of unit tests has that of its module, and no two classes of one room have the same."""
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ROOMS = ("api", "workers", "processors", "storage", "src/penstock")
 UNIT = ROOT / "tests" / "unit"
 PACKAGE = ROOT / "src" / "penstock"
 
@@ -39,3 +42,17 @@ def test_every_other_python_file_of_the_unit_tests_is_a_conftest() -> None:
     """Helpers lie in tests/support."""
     helpers = [path for path in UNIT.rglob("*.py") if not path.name.startswith("test_")]
     assert [path for path in helpers if path.name != "conftest.py"] == []
+
+
+def test_no_two_classes_of_a_room_have_the_same_name() -> None:
+    """The processors of a kind, and the packages beside the kernel, are rooms of their own."""
+    places = defaultdict(list)
+    for top in ROOMS:
+        for path in (ROOT / top).rglob("*.py"):
+            inside = path.relative_to(ROOT / top).parts
+            room = f"{top}/{inside[0]}" if top in ("processors", "src/penstock") and len(inside) > 1 else top
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    places[room, node.name].append(str(path.relative_to(ROOT)))
+    assert len(places) > 500
+    assert {place: paths for place, paths in places.items() if len(paths) > 1} == {}
