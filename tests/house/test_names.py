@@ -1,14 +1,17 @@
-"""Files of unit tests lie where their modules lie and carry their names; commands in documents name modules."""
+"""Names: a file of unit tests has that of its module, no two classes of a room have one, commands name modules."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ROOMS = ("api", "workers", "processors", "storage", "src/penstock")
 UNIT = ROOT / "tests" / "unit"
 PACKAGE = ROOT / "src" / "penstock"
 
@@ -60,3 +63,17 @@ def test_commands_in_documents_name_modules() -> None:
         if not {f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__main__.py"} & tracked
     ]
     assert unknown == []
+
+
+def test_no_two_classes_of_a_room_have_the_same_name() -> None:
+    """The processors of a kind, and the packages beside the kernel, are rooms of their own."""
+    places = defaultdict(list)
+    for top in ROOMS:
+        for path in (ROOT / top).rglob("*.py"):
+            inside = path.relative_to(ROOT / top).parts
+            room = f"{top}/{inside[0]}" if top in ("processors", "src/penstock") and len(inside) > 1 else top
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    places[room, node.name].append(str(path.relative_to(ROOT)))
+    assert len(places) > 500
+    assert {place: paths for place, paths in places.items() if len(paths) > 1} == {}
