@@ -19,6 +19,7 @@ from penstock.processors.outputs import OUTPUTS, write_safetensors
 from penstock.processors.tensors.description import Inputs, Layout
 from penstock.processors.tensors.reading import Arrays, open_tensors, refuse_nan
 from penstock.processors.tensors.request import TensorRequest
+from penstock.views import View
 
 #: File in the folder of an exported program that describes its inputs.
 DESCRIPTION = "penstock.toml"
@@ -54,6 +55,7 @@ class Tensors:
     )
 
     #: The names are those of a model's inputs.
+    views = (View("rows", "/tensors/*/values"),)
     io_signatures = (IOSignature(prompt={"*": "array"}, output={"*": "array"}),)
 
     def __init__(self, model: Model) -> None:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from penstock.errors import ConfigError
 from penstock.json_body import wrong_fields
+from penstock.views import View
 
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
@@ -237,6 +238,8 @@ class CatalogueEntry(Record):
     #: JSON Schema (2020-12) of the job's `input`; media references have the format `media`.
     input_schema: Mapping[str, Any]
     outputs: tuple[Output, ...]
+    #: How people read the JSON of an answer.
+    views: tuple[View, ...] = ()
     limits: Limits = Limits()
     execution_timeout_s: int
     queue_ttl_s: int
