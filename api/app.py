@@ -114,7 +114,6 @@ def create_app(
     app.add_middleware(AdmissionControl, services=services)
     app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
     app.add_middleware(Tracing, spans=spans)
-    app.add_middleware(Framing)
     errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):
@@ -147,14 +146,15 @@ def from_settings() -> FastAPI:
     return app
 
 
-def serve(app: FastAPI | str, settings: Settings, descriptor: int | None = None) -> None:
-    """Serve an app, or the one that `module:factory` returns, until SIGTERM; exit with 3 where it cannot start.
+def serve(app: FastAPI, settings: Settings, descriptor: int | None = None) -> None:
+    """Serve an app until SIGTERM; exit with 3 where it cannot start.
 
     `descriptor` is a bound socket, which other processes may share: each accepts the connections that it gets to first.
     None = the settings' host and port.
     """
+    # `Framing` relies on how h11 reads absolute targets and ambiguous lengths, and on its limit of a head.
     config = uvicorn.Config(
-        app, factory=isinstance(app, str), host=settings.host, port=settings.port, http="h11",
+        Framing(app), host=settings.host, port=settings.port, http="h11",
         backlog=BACKLOG, timeout_graceful_shutdown=GRACE_S, log_config=None, access_log=False,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -18,7 +18,8 @@ from penstock.api.access import ANY_KEY, OPEN, accepts_basic, is_declared, scope
 from penstock.api.keyring import KeyRing
 from penstock.api.services import Api, Services
 from penstock.api_keys import KeyRecord, Scope
-from penstock.config import DEFAULT_TENANT, Settings, require_safe_access
+from penstock.config import Settings, require_safe_access
+from penstock.config_tables import DEFAULT_TENANT
 from penstock.errors import (
     InsufficientScope,
     ObjectStoreUnavailable,

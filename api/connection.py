@@ -16,8 +16,8 @@ from penstock.storage.deadline import request_deadline
 from penstock.storage.redis.changes import cancel_until_done
 
 T = TypeVar("T")
-#: Most seconds in the line of submissions. Longer than the time limit of one call to Redis: those behind a Redis that
-#: hangs are refused for that reason, by the time-out of those in front of them.
+#: Most seconds that a submission waits for admission. Longer than the time limit of one call to Redis: where Redis
+#: hangs, the calls in progress time out first, and the waiting submissions are rejected for the same reason.
 LONGEST_WAIT_S = 3.5
 
 
@@ -46,7 +46,7 @@ async def _wait_in_line(limit: ConcurrencyLimit, tenant: str) -> None:
         async with asyncio.timeout(LONGEST_WAIT_S):
             await limit.enter(tenant)
     except TimeoutError as error:
-        raise Overloaded(f"no turn came within {LONGEST_WAIT_S:g} s; try again", retry_after_s=1) from error
+        raise Overloaded(f"no admission within {LONGEST_WAIT_S:g} s; try again", retry_after_s=1) from error
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:

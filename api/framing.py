@@ -10,13 +10,13 @@ from urllib.parse import unquote
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Seconds for which the rest of a body is read after the response to its request.
+#: Most seconds for which the unread rest of a body is read before the response ends.
 LINGER_S = 5.0
 _ABSOLUTE = re.compile(rb"https?://(?P<host>[^/]*)(?P<path>.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Framing:
-    """ASGI middleware, the outermost one: resolves absolute targets and discards unread bodies.
+    """ASGI middleware around the whole app, also its responses to crashes: resolves targets, discards unread bodies.
 
     `POST http://host/path`, which clients of proxies send, becomes `POST /path`; the host of the target replaces the
     `Host` field (RFC 9112, section 3.2.2).

@@ -26,7 +26,7 @@ Ts = TypeVarTuple("Ts")
 #: Seconds of processor time for a piece of work, and for each started megabyte of its data.
 CPU_S = 10.0
 #: Seconds that a piece of work may take in all, as a multiple of its processor time.
-PATIENCE = 4
+DEADLINE_FACTOR = 4
 #: Waiting pieces of work of one tenant. Further ones are rejected with `Retry-After`.
 MAX_WAITING = 50
 #: Seconds that the first of a tenant's work may wait before further work is rejected.
@@ -38,11 +38,13 @@ NICENESS = 10
 class Isolation:
     """A few processes that tenants use in turns."""
 
-    def __init__(self, processes: int = max(1, cores() // 2), cpu_s: float = CPU_S, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, processes: int = max(1, cores() // 2), cpu_s: float = CPU_S, deadline_factor: float = DEADLINE_FACTOR
+    ) -> None:
         self._turns = ConcurrencyLimit(processes, MAX_WAITING, late_s=LATE_S)
         self._limiter = CapacityLimiter(processes)
         self._cpu_s = cpu_s
-        self._patience = patience
+        self._deadline_factor = deadline_factor
 
     def in_thread(self, tenant: str) -> ThreadIsolation:
         """Return the isolation of a tenant's work for a thread of the running event loop."""
@@ -58,7 +60,7 @@ class Isolation:
         async with self._turns.acquire(tenant):
             begun_s = time.monotonic()
             try:
-                async with asyncio.timeout(self._patience * cpu_s):
+                async with asyncio.timeout(self._deadline_factor * cpu_s):
                     return await to_process.run_sync(
                         _bounded, cpu_s, work, args, cancellable=True, limiter=self._limiter
                     )

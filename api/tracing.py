@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.jobs import JobKey, trace_of
-from penstock.observation.job_spans import Context, Kind, Span, root_of, within
+from penstock.observation.job_spans import Context, Span, SpanKind, root_of, within
 from penstock.observation.telemetry import NoSpans, Spans
 
 #: Version ff and ids of zeros are invalid. Versions after 00 may have further fields.
@@ -54,7 +54,9 @@ def _span(scope: Scope, given: str | None, status: int, begun_s: float, ended_s:
     about |= {"http.response.status_code": status} if status else {}
     about |= {} if job is None else {"penstock.job": job.id, "penstock.tenant": job.tenant}
     error = str(status) if status >= 500 else None
-    return Span(name, within(parent, "request", uuid.uuid4().hex), parent, begun_s, ended_s, about, error, Kind.SERVER)
+    return Span(
+        name, within(parent, "request", uuid.uuid4().hex), parent, begun_s, ended_s, about, error, SpanKind.SERVER
+    )
 
 
 class Tracing:

@@ -22,7 +22,7 @@ import psutil
 import structlog
 
 from benchmarks.measuring import peak_mb
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.gdal import rasterio

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ import numpy as np
 import psutil
 
 from benchmarks.measuring import machine, say
+from benchmarks.turns import RASTER
 from penstock.client import Client, Job
 from tests.support.containers import Container, Fleet, fleet, podman
 from tests.support.geo.scenes import write_scene
@@ -37,24 +39,6 @@ BURST = (("long", 12.0, 2), ("medium", 3.0, 4), ("short", 0.5, 14))
 BURSTS = 3
 SAMPLE_S = 0.2
 
-MODEL = """
-[models.{name}]
-title = "Sleeps for each tile"
-runner = "fake"
-processor = "raster-segmentation"
-source = "."
-revision = "1"
-warm_up = false
-
-[models.{name}.options]
-step_s = {step_s}
-tile_px = 256
-halo_px = 8
-bands = [{{ name = "one", mean = 100.0, std = 50.0 }}, {{ name = "other", mean = 120.0, std = 70.0 }}]
-classes = [{{ id = 0, name = "a", colour = "#000000" }}, {{ id = 1, name = "b", colour = "#ffffff" }}]
-default_radiometry = [{{ dtypes = ["uint8"], scale = 1.0 }}]
-"""
-
 
 @dataclass
 class Life:
@@ -66,7 +50,7 @@ class Life:
 
 
 @dataclass
-class Workers:
+class Workers(ABC):
     """The workers of a service. `run` samples them in a thread until `end` is called."""
 
     #: Times in seconds since 1970, and the number of living workers.
@@ -82,13 +66,13 @@ class Workers:
         """Stop sampling."""
         self._ended.set()
 
+    @abstractmethod
     def sample(self) -> int:
         """Return the number of living workers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lives(self) -> list[Life]:
         """Return the lives of all workers so far, in the order of their starts."""
-        raise NotImplementedError
 
     def all_left(self) -> bool:
         """Return True if workers were started and none runs."""
@@ -208,7 +192,7 @@ def container_bursts(number: int, outcome: Outcome) -> Iterator[str]:
 
 
 def _catalogue() -> str:
-    return "".join(MODEL.format(name=model, step_s=step_s) for model, step_s, _ in BURST)
+    return "".join(RASTER.format(name=model, warm_up="false", step_s=step_s) for model, step_s, _ in BURST)
 
 
 def _scene(folder: Path) -> Path:

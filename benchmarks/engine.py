@@ -1,4 +1,4 @@
-"""The engine with a simulated device: `python -m benchmarks.engine [tiles] [pictures] [mixed] [--speeds N ...]`.
+"""The engine with a simulated device: `python -m benchmarks.engine [tiles] [pictures] [mixed]`.
 
 A step of the device sleeps for as long as its prompts take, so that it leaves the processor free. `tiles`: scenes of
 six bands of uint16, classes only, as many at a time as there are cores, read and normalised by IO processes, beside the
@@ -26,11 +26,13 @@ import numpy as np
 import structlog
 
 from benchmarks.measuring import machine, say
+from benchmarks.peers.figures import percentile
 from benchmarks.scenery import record, write_scene
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings
 from penstock.intake.local_media import LocalMedia
 from penstock.local.installation import processing_here
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.prompt_names import REDUCED
 from penstock.workers.engine.base import Done, shapes_of
@@ -38,7 +40,8 @@ from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.processing import Processing, Work
 
-TILES_S, PICTURES_S = (10, 100, 1000), (100, 1000, 5000)
+#: Prompts per second of the devices.
+TILES_S, PICTURES_S = 1000, (1000, 5000)
 CORES = os.cpu_count() or 1
 #: Jobs of one picture at a time, and pictures of a batch.
 JOBS, BATCH = 64, 32
@@ -88,35 +91,31 @@ class Device:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure and print a table in Markdown."""
-    measured: dict[str, Callable[[Sequence[int]], Iterator[str]]] = {
-        "tiles": tiles, "pictures": pictures, "mixed": mixed_load
-    }  # fmt: skip
+    measured: dict[str, Callable[[], Iterator[str]]] = {"tiles": tiles, "pictures": pictures, "mixed": mixed_load}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*measured, []], help="parts to measure (default: all)")
-    parser.add_argument("--speeds", nargs="*", type=int, default=[], help="prompts per second (default: several)")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     say(f"{machine()}\n\n| what | figure | ratio | goal |\n| --- | --- | --- | --- |")
     for part in chosen.parts or measured:
-        for line in measured[part](chosen.speeds):
+        for line in measured[part]():
             say(line)
 
 
-def tiles(speeds: Sequence[int]) -> Iterator[str]:
-    """Measure scenes on devices of several speeds, each beside decoding, which is measured again in between."""
+def tiles() -> Iterator[str]:
+    """Measure scenes on a fast device beside decoding without a device."""
     with tempfile.TemporaryDirectory(prefix="bench-engine-") as name:
         folder = Path(name)
         catalogue = folder / "models.toml"
         catalogue.write_text(record("device", runner="fake", source=folder, max_batch=4, cut=CUT))
         model = read_catalogue(catalogue)["device"]
-        scenes = {size: write_scene(folder / f"{size}.tif", size) for size in (512, 1024, 4096)}
+        small, scene = (write_scene(folder / f"{size}.tif", size) for size in (512, 4096))
         with closing(processing_here(Settings(), isolated=True)) as processing:
-            all_at_once(lambda number: _drain(processing, model, scenes[512], folder / f"first-{number}"), CORES)
-            for speed in speeds or TILES_S:
-                decoding = _decoding_rate(processing, model, scenes[4096], folder)
-                device = _through(processing, model, scenes[1024 if speed <= 10 else 4096], folder / str(speed), speed)
-                figure = f"decoding {decoding:.0f}/s, pipeline {device.rate:.3g}/s"
-                yield f"| a device of {speed} tiles/s | {figure} | {device.rate / min(speed, decoding):.2f} | >= 0.90 |"
+            all_at_once(lambda number: _drain(processing, model, small, folder / f"first-{number}"), CORES)
+            decoding = _decoding_rate(processing, model, scene, folder)
+            device = _through(processing, model, scene, folder / "through", TILES_S)
+        figure = f"decoding {decoding:.0f}/s, pipeline {device.rate:.3g}/s"
+        yield f"| a device of {TILES_S} tiles/s | {figure} | {device.rate / min(TILES_S, decoding):.2f} | >= 0.90 |"
 
 
 def _decoding_rate(processing: Processing, model: Model, scene: Path, folder: Path) -> float:
@@ -152,9 +151,9 @@ def work_of(model: Model, scene: Path, out: Path) -> Work:
     return Work(model, {"scene": "media://scene", "outputs": ["classes"]}, {"media://scene": LocalMedia(scene)}, out)
 
 
-def pictures(speeds: Sequence[int]) -> Iterator[str]:
+def pictures() -> Iterator[str]:
     """Measure jobs of one ready picture on devices of several speeds."""
-    for speed in speeds or PICTURES_S:
+    for speed in PICTURES_S:
         device, each = Device(speed, BATCH), max(4, 5 * speed // JOBS)
         with closing(BatchingEngine(Runners.of({"fake": lambda _, device=device: device}))) as engine:
             all_at_once(lambda _, engine=engine, each=each: _run_pictures(engine, each), JOBS)
@@ -169,7 +168,7 @@ def _run_pictures(engine: BatchingEngine, count: int) -> None:
             pass
 
 
-def mixed_load(_: Sequence[int]) -> Iterator[str]:
+def mixed_load() -> Iterator[str]:
     """Measure single images alone and beside scenes, in batch durations."""
     device = Device(MIXED_BATCH / BATCH_S, MIXED_BATCH)
     with closing(BatchingEngine(Runners.of({"fake": lambda _: device}))) as engine:
@@ -181,14 +180,14 @@ def mixed_load(_: Sequence[int]) -> Iterator[str]:
         ended.set()
         scene.join()
     for name, found in (("alone", alone), (f"beside scenes of {SCENE_TILES} tiles", beside)):
-        p50, p95 = (found[round(share * len(found)) - 1] / BATCH_S for share in (0.5, 0.95))
-        more = p95 - alone[round(0.95 * len(alone)) - 1] / BATCH_S
+        p50, p95 = (percentile(found, share) / BATCH_S for share in (0.5, 0.95))
+        more = p95 - percentile(alone, 0.95) / BATCH_S
         what = f"{IMAGES} images, {BURST} per batch of {MIXED_BATCH}, {name}"
         yield f"| {what} | p50 / p95 {p50:.1f} / {p95:.1f} batches | {more:+.1f} batches | <= +2 |"
 
 
 def _image_latencies_s(engine: BatchingEngine) -> list[float]:
-    """Return the sorted seconds from arrival to output of images that arrive in bursts, one for each batch."""
+    """Return the seconds from arrival to output of images that arrive in bursts, one for each batch."""
 
     def one() -> float:
         begun = time.perf_counter()
@@ -201,7 +200,7 @@ def _image_latencies_s(engine: BatchingEngine) -> list[float]:
         for burst in range(IMAGES // BURST):
             time.sleep(max(0.0, begun + burst * BATCH_S - time.perf_counter()))
             coming += [pool.submit(one) for _ in range(BURST)]
-        return sorted(future.result() for future in coming)
+        return [future.result() for future in coming]
 
 
 def _run_tiles(engine: BatchingEngine, ended: threading.Event) -> None:

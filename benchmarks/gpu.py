@@ -29,17 +29,18 @@ import torch
 import transformers
 
 from benchmarks import gpu_models
-from benchmarks.engine import Device, all_at_once, never, run_scene
+from benchmarks.engine import all_at_once, never, run_scene
 from benchmarks.measuring import in_turns, machine, say
 from benchmarks.scene import Bench, run_bare
 from benchmarks.scenery import MEAN, STD
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings
 from penstock.local.installation import processing_here
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.prompt_names import PIXELS, RADIOMETRY, REDUCE, VALID
 from penstock.processors.reductions import Reduction
-from penstock.workers.engine.base import Runner, RunnerFactory, Step
+from penstock.workers.engine.base import Runner, Step
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.torch.program import ProgramRunner
@@ -84,18 +85,19 @@ class Watch:
 
     steps: list[tuple[float, float]] = field(default_factory=list)
 
-    def engine(self, changed: Callable[[Runner], Runner] = lambda runner: runner) -> BatchingEngine:
-        """Return an engine whose runners are replaced and watched."""
+    def engine(self) -> BatchingEngine:
+        """Return an engine whose runners are watched."""
         runners = Runners.installed()
-        return BatchingEngine(Runners.of(dict.fromkeys(runners.specs, self._watched(runners.load, changed))))
+
+        def watched(model: Model) -> Any:
+            return _Watched(runners.load(model), self.steps)
+
+        return BatchingEngine(Runners.of(dict.fromkeys(runners.specs, watched)))
 
     @property
     def busy(self) -> float:
         """Busy share: part of the time between first and last step in which a step ran."""
         return sum(stop - start for start, stop in self.steps) / (self.steps[-1][1] - self.steps[0][0])
-
-    def _watched(self, make: RunnerFactory, changed: Callable[[Runner], Runner]) -> RunnerFactory:
-        return lambda model: _Watched(changed(make(model)), self.steps)  # type: ignore[return-value]
 
 
 class _Watched:
@@ -117,20 +119,16 @@ def scenes(bench: Bench, names: Sequence[str]) -> Iterator[str]:
     models = read_catalogue(bench.catalogue)
     small, scene = bench.scene("small", 1024), bench.scene("whole", bench.size_px)
     for name in names:
-        bare = None if name == "instant" else run_bare(bench, name, scene)
-        theirs = "" if bare is None else f"{bare['seconds']:.1f} s, busy {bare['busy_s'] / bare['seconds']:.2f}"
-        watch = Watch()
-        instant = Device(speed=1e6, max_batch=4)
-        engine = watch.engine((lambda _, instant=instant: instant) if name == "instant" else (lambda runner: runner))
-        with closing(engine), closing(processing_here(Settings(), isolated=True)) as processing:
+        bare, watch = run_bare(bench, name, scene), Watch()
+        theirs = f"{bare['seconds']:.1f} s, busy {bare['busy_s'] / bare['seconds']:.2f}"
+        with closing(watch.engine()) as engine, closing(processing_here(Settings(), isolated=True)) as processing:
             _scenes(engine, processing, models[name], [small], bench.folder)
             for count in (1, SEVERAL):
                 watch.steps.clear()
                 seconds = _scenes(engine, processing, models[name], [scene] * count, bench.folder) / count
-                beside = "" if bare is None else f"{seconds / bare['seconds']:.2f} of it, "
-                rate = f"{bench.size_px**2 / seconds / 1e6:.0f} Mpx/s"
-                what = f"{name}, {bench.size_px} px, {count} at a time"
-                yield f"| {what} | {seconds:.1f} s each, {rate} | {theirs} | {beside}device busy {watch.busy:.2f} |"
+                here = f"{seconds:.1f} s each, {bench.size_px**2 / seconds / 1e6:.0f} Mpx/s"
+                ratio = f"{seconds / bare['seconds']:.2f} of it, device busy {watch.busy:.2f}"
+                yield f"| {name}, {bench.size_px} px, {count} at a time | {here} | {theirs} | {ratio} |"
 
 
 def _scenes(engine: BatchingEngine, processing: Processing, model: Model, files: Sequence[Path], folder: Path) -> float:
@@ -145,22 +143,16 @@ def tiles(bench: Bench, names: Sequence[str]) -> Iterator[str]:
     models = read_catalogue(bench.catalogue)
     side, count, jobs = gpu_models.TILE_PX, 100, 4
     tile = np.random.default_rng(1).normal(size=(6, side, side)).astype(np.float32)
-    ways = {
-        "numbers in, classes out": _numbers(side),
-        "floats in, scores out": Prompt({"pixels": tile}, cost=tile.size),
-    }
-    for name in (name for name in names if name != "instant"):
-        bare_s = _bare(models[name], tile)
-        for what, prompt in ways.items():
-            watch = Watch()
-            with closing(watch.engine()) as engine:
-                run = _prompts(engine, models[name], prompt)
-                all_at_once(lambda _, run=run: run(2 * count // 5), jobs)
-                watch.steps.clear()
-                seconds = all_at_once(lambda _, run=run: run(count), jobs) / (jobs * count)
-            here = f"{seconds * 1000:.2f} ms a tile, in a step {watch.busy:.2f} of the time"
-            working = f"network at work {bare_s / seconds:.2f} of the time"
-            yield f"| {name}, ready tiles of {side} px, {what} | {here} | {bare_s * 1000:.2f} ms | {working} |"
+    for name in names:
+        bare_s, watch = _bare(models[name], tile), Watch()
+        with closing(watch.engine()) as engine:
+            run = _prompts(engine, models[name], _numbers(side))
+            all_at_once(lambda _, run=run: run(2 * count // 5), jobs)
+            watch.steps.clear()
+            seconds = all_at_once(lambda _, run=run: run(count), jobs) / (jobs * count)
+        here = f"{seconds * 1000:.2f} ms a tile, in a step {watch.busy:.2f} of the time"
+        working = f"network at work {bare_s / seconds:.2f} of the time"
+        yield f"| {name}, ready tiles of {side} px | {here} | {bare_s * 1000:.2f} ms | {working} |"
 
 
 def _numbers(side: int) -> Prompt:

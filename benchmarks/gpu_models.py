@@ -10,10 +10,11 @@ import transformers
 from torch import Tensor, nn
 
 from benchmarks.scenery import export, record
-from penstock.models import Model, read_catalogue
+from penstock.catalogue.records import read_catalogue
+from penstock.models import Model
 
-#: Networks for scenes and tiles; `instant` is a device without delay, for scenes.
-SCENES = ("instant", "csmask-bfloat16", "vit-float32", "csmask-float32", "vit-bfloat16")
+#: Networks for scenes and tiles.
+SCENES = ("csmask-bfloat16", "vit-bfloat16")
 IMAGE_MODELS = ("vit-base", "resnet-50")
 #: Window of csmask's tiles in pixels: 576 px plus twice the halo.
 TILE_PX = 768
@@ -88,11 +89,8 @@ def write_catalogue(path: Path, folder: Path, *, small: bool) -> None:
     torch.manual_seed(1)
     vit = export(Vit(width=64, depth=2, heads=4) if small else Vit(), folder, reduce="softmax")
     place = "auto" if torch.cuda.is_available() else "cpu"
-    records = [record("instant", runner="fake", source=folder, max_batch=4, classes=_CLASSES)]
-    for dtype in ("float32", "bfloat16"):
-        made = record(f"vit-{dtype}", runner="torch", source=vit, max_batch=4, cut=_VIT_CUT, classes=_CLASSES)
-        records.append(made.replace('device = "cpu"', f'device = "{place}"\ndtype = "{dtype}"'))
-        records.append(_csmask(dtype, place))
+    made = record("vit-bfloat16", runner="torch", source=vit, max_batch=4, cut=_VIT_CUT, classes=_CLASSES)
+    records = [made.replace('device = "cpu"', f'device = "{place}"\ndtype = "bfloat16"'), _csmask(place)]
     for name, make in (("vit-base", _vit_base), ("resnet-50", _resnet_50)):
         records.append(IMAGE.format(name=name, source=_saved(make(small), folder / name)))
     records.append(TEXT.format(source=_saved(_llama(small), folder / "llama"), dtype=TEXT_DTYPE))
@@ -104,15 +102,15 @@ def weights(model: Model) -> int:
     return sum(file.stat().st_size for file in Path(model.source).glob("*.safetensors"))
 
 
-def _csmask(dtype: str, place: str) -> str:
+def _csmask(place: str) -> str:
     """Return the included record with another name and precision."""
     shipped = (Path(__file__).parents[1] / "src" / "penstock" / "catalogue" / "models.toml").read_text()
     begin = shipped.index("[models.csmask]")
     rest = shipped[begin + 1 :]
     end = rest.find("\n[models.", rest.index("[models.csmask.options]") + 1)
     made = "[" + (rest if end < 0 else rest[:end]) + "\n"
-    made = made.replace("models.csmask", f"models.csmask-{dtype}").replace(
-        'runner = "torch"', f'runner = "torch"\ndtype = "{dtype}"\ndevice = "{place}"'
+    made = made.replace("models.csmask", "models.csmask-bfloat16").replace(
+        'runner = "torch"', f'runner = "torch"\ndtype = "bfloat16"\ndevice = "{place}"'
     )
     assert read_catalogue()["csmask"].runner == "torch"  # noqa: S101  (what was replaced was there)
     return "\n".join(line for line in made.splitlines() if not line.startswith("aliases")) + "\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.segmentation import RasterSegmentation
 from tests.geo.test_ranges import UTM, PartialFiles

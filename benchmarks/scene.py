@@ -1,9 +1,9 @@
 """Scenes with the service and a bare loop: `python -m benchmarks.scene [device] [cpu] [memory] [workers]`.
 
-`device`: the runner waits for the duration of a batch without using the processor. `cpu`: a cheap network and csmask
+`device`: the runner waits 0.4 s for each tile without using the processor. `cpu`: a cheap network and csmask
 run on this CPU. Service and loop (`bare_scene`) alternate in one run: same runner, tile size and threads, classes only.
-`memory`: peak memory of worker and IO processes together. `workers`: one scene on 1, 2 and 4 workers, each with a
-device of 0.4 s a tile. Seconds are from the submission to the visible result.
+`memory`: peak memory of worker and IO processes together. `workers`: one scene on 1, 2 and 4 workers, each with
+the device of 0.4 s a tile. Seconds are from the submission to the visible result.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import structlog
 from benchmarks.measuring import in_turns, machine, median_ratio, memory_bytes, metering, say, tree
 from benchmarks.scenery import cheap_network, record, write_scene, write_sparse
 from benchmarks.turns import ready_models
+from penstock.catalogue.records import read_catalogue
 from penstock.client import Client, Job
-from penstock.models import read_catalogue
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
 
-#: Devices: seconds per tile of 768 px with halo, and tiles per batch.
-DEVICES = ((0.4, 1), (0.1, 1), (0.1, 4))
+#: Seconds of the device for a tile of 768 px with halo.
+STEP_S = 0.4
 #: The best tile size of a loop for csmask on 2048 px, where memory does not matter.
 LARGE_TILE_PX = 1024
 #: Numbers of workers, and how many times as fast as with one worker a scene must be.
@@ -87,29 +87,25 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def write_catalogue(bench: Bench, part: str) -> None:
-    """Write the models of a part: few enough to stay loaded beside csmask."""
-    devices = [
-        record(f"device-{number}", runner="fake", source=bench.folder, max_batch=size, options=f"step_s = {s * size}")
-        for number, (s, size) in enumerate(DEVICES)
-    ]
-    records = {
-        "device": devices,
-        "cpu": [record("cheap", runner="torch", source=cheap_network(bench.folder))],
-        "memory": [record("instant", runner="fake", source=bench.folder)],
-        "workers": devices[:1],
-    }
-    bench.catalogue.write_text("".join(records[part]))
+    """Write the model of a part."""
+    match part:
+        case "cpu":
+            written = record("cheap", runner="torch", source=cheap_network(bench.folder))
+        case "memory":
+            written = record("instant", runner="fake", source=bench.folder)
+        case _:
+            written = record("device", runner="fake", source=bench.folder, options=f"step_s = {STEP_S}")
+    bench.catalogue.write_text(written)
 
 
 def on_a_device(bench: Bench) -> Iterator[str]:
     """Compare with a device that leaves the processor free."""
     scenes = {"": bench.scene("whole", bench.size_px), ", 40 % nodata": bench.scene("part", bench.size_px, empty=0.4)}
     with serving(bench) as stack:
-        for number, (step_s, size) in enumerate(DEVICES):
-            for what, scene in scenes.items():
-                goal = "<= 0.75" if what else "<= 1.00"
-                title = f"{bench.size_px} px{what}, a device of {step_s} s a tile, batches of {size}"
-                yield from compare(bench, stack, f"device-{number}", scene, title, {None: goal})
+        for what, scene in scenes.items():
+            goal = "<= 0.75" if what else "<= 1.00"
+            title = f"{bench.size_px} px{what}, a device of {STEP_S} s a tile"
+            yield from compare(bench, stack, "device", scene, title, {None: goal})
 
 
 def on_the_processor(bench: Bench) -> Iterator[str]:
@@ -170,13 +166,13 @@ def on_workers(bench: Bench) -> Iterator[str]:
             wait_for(lambda count=count: client.queue().workers == count, "the workers do not report")
             small, media = client.upload(bench.scene("small", 512)), client.upload(scene)
             for _ in range(2 * count):  # so that every worker has loaded the model
-                serve(client, "device-0", small)
-            seconds, job = serve(client, "device-0", media)
+                serve(client, "device", small)
+            seconds, job = serve(client, "device", media)
         sums = [artifact.sha256 for artifact in job.artifacts]
         alone = alone if alone[0] else (seconds, sums)
         same = "equal" if sums == alone[1] else "DIFFERENT"
         figure = f"{alone[0] / seconds:.2f} times as fast, bytes {same}"
-        yield f"| {bench.size_px} px, 0.4 s a tile, {count} workers | {seconds:.1f} s | | {figure} | {goal} |"
+        yield f"| {bench.size_px} px, {STEP_S} s a tile, {count} workers | {seconds:.1f} s | | {figure} | {goal} |"
 
 
 @contextmanager

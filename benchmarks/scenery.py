@@ -51,8 +51,8 @@ shape = ["bands=6", "H", "W"]
 [outputs.probability]
 reduce = "{reduce}"
 """
-#: Mean and standard deviation of every band in reflectance, and the scale of the numbers.
-MEAN, STD, _SCALE = 0.2, 0.17, 1e-4
+#: Mean and standard deviation of every band in reflectance.
+MEAN, STD = 0.2, 0.17
 _COLOURS = ("#8c9a4b", "#2166ac", "#a6e3f0", "#4d4d4d", "#f7f7f7")
 
 
@@ -60,32 +60,27 @@ def record(
     name: str, *, runner: str, source: Path, max_batch: int = 1, options: str = "", cut: str = CUT, classes: int = 2
 ) -> str:
     """Return a record of a model of six bands and up to five classes, a pinned program, and tiling options `cut`."""
-    files = ", ".join(f'"{path.name}" = "{sha256(path.read_bytes()).hexdigest()}"' for path in source.glob("*.pt2"))
     bands = ", ".join(f'{{ name = "{band}", mean = {MEAN}, std = {STD} }}' for band in BANDS)
     labels = ", ".join(
         f'{{ id = {i}, name = "class {i}", colour = "{colour}" }}' for i, colour in enumerate(_COLOURS[:classes])
     )
     return RECORD.format(
         name=name, runner=runner, source=source, max_batch=max_batch, options=options, cut=cut, bands=bands,
-        classes=labels, files=files,
+        classes=labels, files=pins(source),
     )  # fmt: skip
 
 
-def cheap_network(folder: Path, *, balanced_on: Path | None = None) -> Path:
-    """Export three convolutions of 8 channels with random weights for the runner `torch`, in its own folder.
+def pins(source: Path) -> str:
+    """Return the names and hashes of a directory's programs, for `files` of a record."""
+    return ", ".join(f'"{path.name}" = "{sha256(path.read_bytes()).hexdigest()}"' for path in source.glob("*.pt2"))
 
-    With a scene as `balanced_on`, each of the two classes covers half of its pixels.
-    """
+
+def cheap_network(folder: Path) -> Path:
+    """Export three convolutions of 8 channels with random weights for the runner `torch`, in its own folder."""
     torch.manual_seed(1)
     network = nn.Sequential(
         nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 2, 1)
     )
-    if balanced_on is not None:
-        with rasterio.open(balanced_on) as file:
-            numbers = file.read(window=rasterio.windows.Window(0, 0, _BLOCK_PX, _BLOCK_PX))
-        with torch.no_grad():
-            scores = network(torch.from_numpy(((numbers * _SCALE - MEAN) / STD).astype(np.float32)))
-            network.get_parameter("4.bias")[0] -= (scores[0] - scores[1]).median()
     return export(network, folder, reduce="softmax")
 
 
@@ -100,12 +95,11 @@ def export(network: nn.Module, folder: Path, *, reduce: str) -> Path:
     return folder
 
 
-def write_scene(path: Path, size_px: int, *, empty: float = 0.0, regions: bool = False) -> Path:
+def write_scene(path: Path, size_px: int, *, empty: float = 0.0) -> Path:
     """Write six bands of uint16, DEFLATE, tiled: smooth fields with noise. The share `empty` is nodata.
 
     It compresses like Sentinel-2, to about half of its raw size. Which of the first two bands is larger, and so the map
-    of the runner `fake`, is noise; with `regions` it has regions with fringed edges: 0.26 bits a pixel as a COG. Maps
-    made from real scenes take 0.05 to 1.2 bits.
+    of the runner `fake`, is noise.
     """
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 256, (len(BANDS), _BLOCK_PX, 2 * size_px), dtype=np.uint16)
@@ -116,8 +110,6 @@ def write_scene(path: Path, size_px: int, *, empty: float = 0.0, regions: bool =
             numbers = _fields(rows, columns)
             shift = int(rng.integers(size_px))
             numbers += noise[:, : len(rows), shift : shift + size_px]
-            if regions:
-                numbers[1] = numbers[0] + _difference(rows, columns)
             if empty:
                 # The swath's edge is slanted by about a tenth of the scene.
                 edge = size_px * (empty - 0.05 + 0.1 * rows / size_px)
@@ -150,16 +142,6 @@ def _open(path: Path, height: int, width: int, **more: object) -> rasterio.Datas
 def _fields(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
     waves = np.sin(rows / 210)[:, None] * np.cos(columns / 170)[None]
     return np.stack([(1400 + 150 * band + 700 * waves).astype(np.uint16) for band in range(len(BANDS))])
-
-
-def _difference(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
-    """Return a field around 0 with waves of three lengths."""
-    y, x = rows[:, None], columns[None]
-    waves = (
-        share * np.sin(y / a + np.sin(x / (3.1 * a))) * np.cos(x / b + np.sin(y / (2.7 * b)))
-        for share, a, b in ((1.0, 210, 170), (0.6, 37, 31), (0.4, 11, 9))
-    )
-    return (200 * sum(waves)).astype(np.int16)
 
 
 def _diagonal(height: int, width: int) -> Iterator[tuple[int, int]]:

@@ -54,7 +54,8 @@ POLL_S = 0.1
 #: Processor seconds of all processes in a second without jobs, at most.
 QUIET_S = 0.15
 
-MODELS = """
+#: The model of `noop_processor`.
+NOOP = """
 [models.noop]
 title = "Nothing"
 runner = "fake"
@@ -63,7 +64,9 @@ source = "."
 revision = "1"
 max_batch = 8
 warm_up = false
+"""
 
+PICTURE = """
 [models.picture]
 title = "Ten classes, and a device that takes no time"
 runner = "fake"
@@ -72,15 +75,20 @@ source = "{source}"
 revision = "1"
 max_batch = 8
 options = {{ classes = 10, answer = "logits" }}
+"""
 
-[models.raster]
-title = "Two classes, and a device that takes no time"
+#: A model of two bands and two classes; the device takes `step_s` for each tile.
+RASTER = """
+[models.{name}]
+title = "Two classes, and a device that only waits"
 runner = "fake"
 processor = "raster-segmentation"
 source = "."
 revision = "1"
+warm_up = {warm_up}
 
-[models.raster.options]
+[models.{name}.options]
+step_s = {step_s}
 tile_px = 256
 halo_px = 8
 bands = [{{ name = "one", mean = 100.0, std = 50.0 }}, {{ name = "other", mean = 120.0, std = 70.0 }}]
@@ -131,18 +139,19 @@ class Service:
         with metering(self.own) as meter:
             numbers = iter(range(jobs))
             with ThreadPoolExecutor(CONNECTIONS) as pool:
-                for done in [pool.submit(self._submit, kind, numbers) for _ in range(CONNECTIONS)]:
-                    done.result()
+                submitting = [pool.submit(self._submit, kind, numbers) for _ in range(CONNECTIONS)]
+                ids = [job_id for done in submitting for job_id in done.result()]
             with self.stack.client() as client:
                 wait_for(lambda: _is_empty(client), "the jobs do not end", timeout_s=900)
         with self.stack.client() as client:
-            for job in client.jobs(limit=min(jobs, 100)).jobs:
+            for job in map(client.job, ids):
                 if not job.succeeded:
                     raise RuntimeError(f"{kind}: {job.error}")
         return Price(meter.processor_s / jobs * 1000, meter.took_s / jobs, meter.peak_bytes / 1e6)
 
-    def _submit(self, kind: str, numbers: Iterator[int]) -> None:
-        connection = Http(self.stack.port, ANSWER_S)
+    def _submit(self, kind: str, numbers: Iterator[int]) -> list[str]:
+        """Submit jobs as long as there are numbers; return their ids."""
+        connection, ids = Http(self.stack.port, ANSWER_S), []
         for _ in numbers:
             status, answer = connection.ask("POST", "/v1/jobs", self.bodies[kind])
             while status == 503:  # too busy beside other work
@@ -150,6 +159,8 @@ class Service:
                 status, answer = connection.ask("POST", "/v1/jobs", self.bodies[kind])
             if status not in (200, 202):
                 raise RuntimeError(f"{kind}: {status}: {answer}")
+            ids.append(answer["id"])
+        return ids
 
     def rest(self) -> None:
         """Wait until all processes together have used little for a second: all models are warmed up by then."""
@@ -220,9 +231,10 @@ def start(stack: ExitStack, checkout: Path, kinds: Sequence[str], durability: st
     made = tempfile.TemporaryDirectory(prefix="bench-turns-", ignore_cleanup_errors=True)
     folder = Path(stack.enter_context(made))
     models = folder / "models.toml"
-    models.write_text(
-        MODELS.format(source=_picture_model(folder)) + (TEXT.format(stories=STORIES) if "text" in kinds else "")
-    )
+    records = [
+        NOOP, PICTURE.format(source=_picture_model(folder)), RASTER.format(name="raster", warm_up="true", step_s=0)
+    ]  # fmt: skip
+    models.write_text("".join(records) + (TEXT.format(stories=STORIES) if "text" in kinds else ""))
     config = f'slots = {SLOTS}\nmodels = ["{models}"]\ndurability = "{durability}"\n'
     config += "max_queued = 1000000\nmax_tenant_jobs = 1000000\nmax_tenant_running = 1000\n"
     python = sys.executable if checkout == ROOT else checkout / ".venv" / "bin" / "python"

@@ -34,6 +34,8 @@ CHECKPOINT_NAME = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,99}(/[0-9A-Za-z_-][
 
 RequestT = TypeVar("RequestT", bound=BaseModel, contravariant=True)
 ContextT = TypeVar("ContextT")
+#: Characters of each of `Divisible.findings`, and their number.
+MAX_FINDING_CHARS, MAX_FINDINGS = 65_536, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +165,6 @@ class ArtifactSink(Protocol):
         error is raised. The caller may delete the file afterwards. Names match `CHECKPOINT_NAME`.
         """
         ...
-
-
-#: Characters of each of `Divisible.findings`, and their number.
-MAX_FINDING_CHARS, MAX_FINDINGS = 65_536, 4
 
 
 def finding_name(digest: str) -> str:

@@ -72,7 +72,7 @@ class Chain:
         return self.processor.dummy(limits, folder)
 
     def _before(self, signature: IOSignature) -> IOSignature:
-        """Return an signature of the inner processor as it is before the steps; a step may make any output."""
+        """Return a signature of the inner processor as it is before the steps; a step may make any output."""
         output = dict(signature.output)
         for step in reversed(self.steps):
             reads: Mapping[str, str] | None = getattr(step, "reads", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -62,20 +62,29 @@ def limit_s(longest_s: float) -> float:
 
 
 class Pause:
-    """A pause after a time-out, in which calls fail at once instead of waiting for a time-out of their own."""
+    """A pause after a time-out: calls fail at once instead of waiting for a time-out of their own, and few probe."""
 
-    def __init__(self, pause_s: float) -> None:
+    def __init__(self, pause_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._pause_s = pause_s
-        self._until_s = 0.0
+        self._clock = clock
+        #: Time of the next probe; None = no pause.
+        self._probe_at_s: float | None = None
 
     def begin(self) -> None:
-        """Begin the pause, or begin it anew."""
-        self._until_s = time.monotonic() + self._pause_s
+        """Begin the pause; a later time-out does not put off the next probe."""
+        if self._probe_at_s is None:
+            self._probe_at_s = self._clock() + self._pause_s
 
     def end(self) -> None:
         """End the pause: a call was answered."""
-        self._until_s = 0.0
+        self._probe_at_s = None
 
-    def lasts(self) -> bool:
-        """Return True during the pause."""
-        return time.monotonic() < self._until_s
+    def admits(self) -> bool:
+        """Return True for a call that may be sent: any without a pause, and one for each `pause_s` of a pause."""
+        if self._probe_at_s is None:
+            return True
+        now = self._clock()
+        if now < self._probe_at_s:
+            return False
+        self._probe_at_s = now + self._pause_s
+        return True

@@ -12,7 +12,8 @@ from itertools import combinations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.config import DropRule, Settings
+from penstock.config import Settings
+from penstock.config_tables import DropRule
 from penstock.errors import ConfigError
 
 #: Suffixes of an object's markers, and of the file with its parameters.

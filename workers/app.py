@@ -18,9 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
+from penstock.catalogue.records import Catalogue, read_catalogue
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
-from penstock.models import Catalogue, Model, read_catalogue
+from penstock.models import Model
 from penstock.observation.listening import hear_prints
 from penstock.observation.log import configure
 from penstock.signals import POLL_EVERY_S, Signals
@@ -205,19 +206,11 @@ def open_worker(
     waits = StoreWaits(objects, settings.store_wait_s)
     places = Places(settings.slots, settings.fetch_slots)
     with own_folder(settings.spool_dir) as spool:
+        scratch = ScratchFolders(spool, shared=settings.io_reuse == "tenant")
         pipeline = Pipeline(
-            settings=settings,
-            store=store,
-            objects=objects,
-            guard=GuardedClient(settings),
-            processing=processing,
-            engine=engine,
-            heartbeat=heartbeat,
-            served=served,
-            rooms=ScratchFolders(spool, shared=settings.io_reuse == "tenant"),
-            waits=waits,
+            settings, store, objects, GuardedClient(settings), processing, engine, heartbeat, served, scratch, waits,
             places=places,
-        )
+        )  # fmt: skip
         described = describing(settings, served, engine)
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,

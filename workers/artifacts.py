@@ -17,6 +17,8 @@ from penstock.storage.objects.base import ObjectStore
 
 #: Name of the list that clients save beside the artifacts.
 MANIFEST = "manifest.json"
+#: Bytes of one preview: events are for viewing, artifacts for keeping.
+MAX_PREVIEW_BYTES = 64_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,6 @@ class Preview:
 
 #: Receives the previews for a job's followers.
 Show = Callable[[Preview], None]
-
-#: Bytes of one preview: events are for viewing, artifacts for keeping.
-MAX_PREVIEW_BYTES = 64_000
 
 
 def discard_preview(_: Preview) -> None:

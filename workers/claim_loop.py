@@ -92,6 +92,10 @@ class Slots:
         """
         if not (self._wait_for_slot() if patient else self._places.take()):
             return 0
+        return self._work_in_slot(queue)
+
+    def _work_in_slot(self, queue: str) -> int:
+        """Run jobs of a queue in a slot that was taken, as `work` does, and give the slot back."""
         done, has_slot = 0, True
         try:
             while has_slot and (claim := self._claim(queue)) is not None:
@@ -115,7 +119,16 @@ class Slots:
 
     def notice(self, queue: str) -> None:
         """Claim waiting jobs of a queue from a thread of their own, if a slot is free."""
-        self._work_aside(queue)
+        with self._starting:
+            if self._draining.is_set() or not self._places.take():
+                return
+            thread = threading.Thread(target=self._work_in_slot, args=(queue,), name=f"poll-{queue}")
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left
+                self._places.give_back()
+                raise
+            self._polled = [*(each for each in self._polled if each.is_alive()), thread]
 
     def wake(self) -> None:
         """Poll now: another model has become ready."""
@@ -222,7 +235,6 @@ class Slots:
             queue,
             slot=f"{self.worker}:{threading.get_ident()}",
             nonce=uuid.uuid4().hex,
-            n=1,
             lease_s=self._settings.lease_s,
             max_tenant_running=self._settings.max_tenant_running,
             worker=self.worker,
@@ -232,12 +244,11 @@ class Slots:
             full=self._places.full(self._running, at=time.monotonic()),
         )
         try:
-            claims = self._store.run(command)
+            return self._store.run(command)
         except JobStoreError:
             log.warning("claim.failed", queue=queue)
             self._busy_s = time.monotonic()  # jobs may wait
             return None
-        return claims[0] if claims else None
 
     def _end(self, claim: Claim) -> bool:
         """Count a job as ended; return True if it has a slot, False if it lent its slot and did not get it back."""
@@ -256,7 +267,7 @@ class Slots:
             self._publish_presence()
             # One thread per slot: a fresh worker must not wait for a hint for each of its slots.
             for queue in self._settings.queues * self._settings.slots:
-                self._work_aside(queue)
+                self.notice(queue)
             if not self._draining.is_set():
                 self._news.wait(self._settings.poll_s)
         self._withdraw_presence()
@@ -265,14 +276,6 @@ class Slots:
             if self._running:
                 self._news.wait(self._settings.poll_s)
                 self._publish_state(draining=True, alive_s=self._settings.drain_s + END_S)
-
-    def _work_aside(self, queue: str) -> None:
-        thread = threading.Thread(target=self.work, args=(queue,), name=f"poll-{queue}")
-        with self._starting:
-            if self._draining.is_set():
-                return
-            thread.start()
-            self._polled = [*(each for each in self._polled if each.is_alive()), thread]
 
     def _publish_presence(self) -> None:
         try:

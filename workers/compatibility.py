@@ -1,4 +1,4 @@
-"""The check of a model's runner and processor as a pair: they must signature the same values.
+"""The check of a model's runner and processor as a pair: they must send and read the same values.
 
 `penstock models check`, `penstock.Engine` and workers make a model's catalogue entry by `checked_entry` alone, so that
 they accept and refuse the same models.

@@ -9,9 +9,9 @@ import structlog
 from celery import Celery, bootsteps
 from celery.worker import state
 
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings
 from penstock.errors import JobStoreError
-from penstock.models import read_catalogue
 from penstock.storage.hints import TASK, TIMEOUT_S, celery_queue, celery_settings, visibility_timeout_s
 from penstock.storage.redis.identity import writable
 from penstock.storage.redis.records import JobStore

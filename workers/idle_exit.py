@@ -1,4 +1,4 @@
-"""Leaving: the reasons for which a worker exits by itself. Pure."""
+"""Idle exit: the reasons for which a worker exits by itself. Pure."""
 
 from __future__ import annotations
 

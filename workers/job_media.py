@@ -31,7 +31,7 @@ HELD_BYTES, MAX_HELD = 48 * 1024, 100
 MAX_DOCUMENT_BYTES = 16 * 2**20
 
 
-class Fetch(Protocol):
+class Fetcher(Protocol):
     """Fetches a reference into a folder, only its beginning if `by_range`; see `fetch_media`, `fetch_beginning`."""
 
     def __call__(
@@ -77,7 +77,7 @@ class NoRequests:
 class JobMedia:
     """The media of one attempt, by reference. One thread uses it at a time, but for `fill` and `complete`."""
 
-    get: Fetch
+    get: Fetcher
     folder: Path
     #: Called with the number of bytes just fetched.
     on_bytes: Callable[[int], None]

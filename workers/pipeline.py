@@ -78,7 +78,7 @@ class Pipeline:
     heartbeat: Heartbeat
     served: ServedModels
     #: Scratch folders of attempts.
-    rooms: ScratchFolders
+    scratch: ScratchFolders
     waits: StoreWaits
     environments: Environments = field(default_factory=Environments)
     #: The worker's slots; None = no attempt lends its slot.
@@ -90,8 +90,8 @@ class Pipeline:
         return Journal(self.store, self.objects)
 
     @property
-    def sharing(self) -> Splitter:
-        """The decision whether several workers share a job."""
+    def splitter(self) -> Splitter:
+        """The decision whether a job is split."""
         settings = self.settings
         limits = PartLimits(settings.scene_parts, settings.scene_part_tiles, settings.scene_sharing == "always")
         return Splitter(self.store, limits)
@@ -108,7 +108,7 @@ class Pipeline:
         with (
             self.heartbeat.watching(attempt),
             structlog.contextvars.bound_contextvars(**ids),
-            self.rooms.folder(claim) as folder,
+            self.scratch.folder(claim) as folder,
         ):
             log.info("attempt.started", attempt=claim.attempt, model=claim.submission.model)
             try:
@@ -270,7 +270,7 @@ class Pipeline:
         )  # fmt: skip
         by_range = media_by_range(runnable.schema, request)
         undecided = frozenset() if runnable.model.cache else media_to_share(runnable.schema, request)
-        if undecided and not self.sharing.may_split(attempt.claim):
+        if undecided and not self.splitter.may_split(attempt.claim):
             undecided = frozenset()
         for place, reference in media_references(runnable.schema, request):
             attempt.check()
@@ -302,7 +302,7 @@ class Pipeline:
                 attempt.fingerprint = None
             total = None if session.count is None else session.done + session.count
             attempt.plan(session.done, total, session.unit, steps=session.steps)
-            self._share(attempt.claim, work.model, session.division, checkpoints)
+            self._decide_split(attempt.claim, work.model, session.division, checkpoints)
             with attempt.timed("fetch"):
                 media.complete()
             prompts = _timed_prompts(attempt, session.prompts)
@@ -319,10 +319,10 @@ class Pipeline:
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited_s))
         return processed
 
-    def _share(self, claim: Claim, model: Model, work: Divisible | None, checkpoints: StoredCheckpoints) -> None:
+    def _decide_split(self, claim: Claim, model: Model, work: Divisible | None, checkpoints: StoredCheckpoints) -> None:
         """Raise `JobSplit` if workers share the job, and keep what this attempt found out for the one that joins."""
         try:
-            self.sharing.decide(claim, model, work)
+            self.splitter.decide(claim, model, work)
         except JobSplit:
             for digest, text in work.findings.items() if work is not None else ():
                 checkpoints.keep(finding_name(digest), text)

@@ -4,7 +4,7 @@ A job with media on the web is claimed into a slot as any other. While it fetche
 a slow server holds no slot: another job is claimed into it. Afterwards the job takes the next slot that comes free,
 before any job is claimed. Without one it waits, which costs it nothing of its execution timeout.
 
-These jobs are bounded in two ways (`Fetches.full`); a claim passes over jobs beyond the bounds, which stay in the queue
+These jobs are bounded in two ways (`Limits.full`); a claim passes over jobs beyond the bounds, which stay in the queue
 for other workers.
 
 - How many fetch at once: `slots` and `fetch_slots` together. Of one tenant and from one host fewer, so that neither a
@@ -41,7 +41,7 @@ _Name: TypeAlias = tuple[JobKey, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class JobFetch:
     """A claimed job that may fetch media from the web."""
 
     tenant: str
@@ -64,7 +64,7 @@ class Limits:
     #: Fetches at once, beyond one for each slot; at most a quarter of them are one tenant's, half from one host.
     further: int
 
-    def full(self, fetches: Collection[Fetch], running: int, *, at: float) -> Full:
+    def full(self, fetches: Collection[JobFetch], running: int, *, at: float) -> Full:
         """Return the limits that are reached, of `running` jobs with these fetches, `at` by the monotonic clock.
 
         A worker without fetches is never full: its free slot is the limit.
@@ -88,7 +88,7 @@ class Places:
         self._limits = Limits(slots, fetch_slots)
         self._free = threading.BoundedSemaphore(slots)
         self._lock = threading.Lock()
-        self._fetches: dict[_Name, Fetch] = {}
+        self._fetches: dict[_Name, JobFetch] = {}
         #: Tenants whose fetch failed or was slow, with the monotonic time until which that counts.
         self._trouble: dict[str, float] = {}
         #: Jobs that lent their slot and did not get it back.
@@ -118,7 +118,7 @@ class Places:
         """Count a job that was claimed into a slot."""
         if claim.fetch_hosts:
             with self._lock:
-                self._fetches[_name(claim)] = Fetch(claim.key.tenant, claim.fetch_hosts)
+                self._fetches[_name(claim)] = JobFetch(claim.key.tenant, claim.fetch_hosts)
 
     def ended(self, claim: Claim) -> bool:
         """Forget a job that has ended; return False if it has no slot any more."""
@@ -128,10 +128,6 @@ class Places:
                 return True
             self._without.discard(_name(claim))
             return False
-
-    def has_slot(self, claim: Claim) -> bool:
-        """Return True unless a job has lent its slot."""
-        return _name(claim) not in self._without
 
     @contextmanager
     def beside(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from penstock.catalogue.records import Catalogue
 from penstock.errors import (
     Drained,
     Interruption,
@@ -23,7 +24,7 @@ from penstock.errors import (
     ObjectStoreUnavailable,
     PenstockError,
 )
-from penstock.models import Catalogue, CatalogueEntry, Model
+from penstock.models import CatalogueEntry, Model
 from penstock.processors.registry import unusable
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.workers.engine.base import Engine

@@ -72,22 +72,22 @@ class Splitter:
         """Return True if workers would share a large job now."""
         if claim.part is not None or claim.parts or self.limits.max_parts < 2:
             return False
-        capacity = self._room(claim)
+        capacity = self._capacity(claim)
         return capacity is not None and part_count(2 * self.limits.min_prompts, capacity, self.limits) > 1
 
     def _count(self, claim: Claim, work: Divisible) -> int:
         prompts = sum(left for _, _, left in work.units)
         if prompts < 2 * self.limits.min_prompts:
             return 1
-        capacity = self._room(claim)
+        capacity = self._capacity(claim)
         if capacity is None:
             return 1
         count = part_count(prompts, capacity, self.limits)
         if count > 1:
-            log.info("job.shared", among=count, **asdict(capacity))
+            log.info("job.split_decided", among=count, **asdict(capacity))
         return count
 
-    def _room(self, claim: Claim) -> Capacity | None:
+    def _capacity(self, claim: Claim) -> Capacity | None:
         try:
             return self.store.run(parts.capacity(claim.submission.queue))
         except JobStoreError:

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import structlog
 
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings, load_settings
 from penstock.errors import PenstockError
-from penstock.models import read_catalogue
 from penstock.storage.checks import await_durable_redis
 from penstock.workers import app
 from penstock.workers.engine.runners import Runners
@@ -43,15 +43,20 @@ def main(settings: Settings) -> int:
         processing.close()
         return 1
     log.info("standby.ready", pid=os.getpid())
-    line = sys.stdin.buffer.readline()
-    if not line.endswith(b"\n"):  # the supervisor has ended
+    orders = read_orders(sys.stdin.buffer)
+    if orders is None:
         processing.close()
         return 0
-    orders = json.loads(line)
     obey(orders, processing)
     settings = load_settings()
     await_durable_redis(settings)
     return app.main(settings, orders["worker"], processing=processing)
+
+
+def read_orders(stream: BinaryIO) -> dict[str, Any] | None:
+    """Wait for the orders and return them; None where the supervisor has ended, also within its line."""
+    line = stream.readline()
+    return json.loads(line) if line.endswith(b"\n") else None
 
 
 def prepare(settings: Settings, processing: IOPool) -> None:

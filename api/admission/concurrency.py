@@ -12,8 +12,8 @@ from itertools import count
 
 from penstock.errors import Overloaded
 
-#: Concurrent submissions in one process. They share the syncs of the object store and of Redis; more would only wait
-#: for the one event loop (`docs/decisions/0112-performance.md`).
+#: Concurrent submissions in one process. They share the syncs of Redis; more would only wait for the one event
+#: loop.
 MAX_CONCURRENT = 16
 #: Batches whose requests are stored at a time. Each occupies a thread for long; other routes need threads too.
 MAX_CONCURRENT_BATCHES = 2

@@ -24,12 +24,8 @@ async def store_upload(api: Services, tenant: str, data: bytes, name: str, conte
 
     Raises `MediaTooLarge` past the tenant's limit, and `StorageQuotaExceeded` where there is no room.
     """
-    limit_bytes = api.settings.upload_limit_bytes(tenant)
-    if len(data) > limit_bytes:
-        raise MediaTooLarge(f"the medium exceeds the limit of {limit_bytes} bytes")
-    upload_id = str(uuid_utils.uuid7())
+    upload_id = await _new_upload(api, tenant, len(data), "medium")
     key = upload_key(tenant, upload_id, name)
-    await require_room(api, tenant, upload_id, len(data))
     await asyncio.to_thread(api.objects.put_bytes, key, data, content_type=content_type)
     return f"media://{upload_id}/{name}"
 
@@ -46,12 +42,18 @@ class StoredFile:
 
 async def store_file(call: Call, file: UploadFile, usual_name: str) -> StoredFile:
     """Store a form's file; raise `MediaTooLarge` beyond the tenant's limit, or `StorageQuotaExceeded`."""
-    limit_bytes = call.api.settings.upload_limit_bytes(call.tenant)
-    if (file.size or 0) > limit_bytes:
-        raise MediaTooLarge(f"the file exceeds the limit of {limit_bytes} bytes")
-    upload_id = str(uuid_utils.uuid7())
-    await require_room(call.api, call.tenant, upload_id, file.size or 0)
+    upload_id = await _new_upload(call.api, call.tenant, file.size or 0, "file")
     return await asyncio.to_thread(_store, call.api, call.tenant, upload_id, file, usual_name)
+
+
+async def _new_upload(api: Services, tenant: str, size_bytes: int, what: str) -> str:
+    """Return the id of a new upload; raise `MediaTooLarge` or `StorageQuotaExceeded` where it does not fit."""
+    limit_bytes = api.settings.upload_limit_bytes(tenant)
+    if size_bytes > limit_bytes:
+        raise MediaTooLarge(f"the {what} exceeds the limit of {limit_bytes} bytes")
+    upload_id = str(uuid_utils.uuid7())
+    await require_room(api, tenant, upload_id, size_bytes)
+    return upload_id
 
 
 def _store(api: Services, tenant: str, upload_id: str, file: UploadFile, usual_name: str) -> StoredFile:

@@ -8,7 +8,7 @@ from pydantic import Field
 from penstock.api.errors import problems
 from penstock.api.schemas.jobs import Outgoing
 from penstock.api.services import Api
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.storage.drop_rules import listed_every_s
 from penstock.storage.redis.drop_events import Pass, passes, problem_with
 

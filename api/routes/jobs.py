@@ -180,8 +180,7 @@ async def retry_job(
     """
     new = retry_key(key) if idempotency_key is None else new_key(key.tenant, idempotency_key)
     submitted = await api.journal.run(journal.retry(key, new, api.limits))
-    send_hint(api, submitted)
-    log_submitted(submitted)
+    announce(api, submitted)
     _set_headers(response, api, submitted)
     return api.view(submitted.job)
 
@@ -381,20 +380,20 @@ async def submit_checked(api: Services, checked: Submission) -> Submitted:
     """
     if not time_to_store():
         await api.jobs.run(records.ping())  # a Redis that hangs is the reason
-        raise Overloaded("the turn came too late; try again", retry_after_s=1)
+        raise Overloaded("the request waited too long for admission; try again", retry_after_s=1)
     try:
         submitted = await api.journal.run(journal.submit(checked, api.limits))
     except TooManyJobs as error:
         api.refusals.record(checked.key.tenant, error)
         raise
-    send_hint(api, submitted)
-    log_submitted(submitted)
+    announce(api, submitted)
     return submitted
 
 
-def send_hint(api: Services, submitted: Submitted) -> None:
-    """Send a hint for a submitted job."""
+def announce(api: Services, submitted: Submitted) -> None:
+    """Send a hint for a submitted job, and log it where this request created it."""
     api.hints.send(submitted.job.submission.queue)
+    log_submitted(submitted)
 
 
 def log_submitted(submitted: Submitted) -> None:

@@ -17,7 +17,8 @@ from penstock.api.auth import Tenant
 from penstock.api.body import read_json
 from penstock.api.errors import problems
 from penstock.api.services import Api
-from penstock.config import WEBHOOK, Settings
+from penstock.config import Settings
+from penstock.config_tables import WEBHOOK
 from penstock.errors import EventsNotAwaited, RequestError
 from penstock.object_events import Notification, ObjectEvent, read_notification
 from penstock.storage.drop_rules import ObjectPlace, owner

@@ -16,7 +16,7 @@ from penstock.api.routes.key import limits_view
 from penstock.api.schemas.usage import TenantKey, TenantList, TenantView, UsageReport, usage_report
 from penstock.api.services import Api, Services
 from penstock.api_keys import KeyRecord
-from penstock.config import DEFAULT_TENANT
+from penstock.config_tables import DEFAULT_TENANT
 from penstock.errors import InsufficientScope, InvalidRequest, Issue
 from penstock.storage.journal.api_keys import list_keys
 from penstock.storage.redis import usage

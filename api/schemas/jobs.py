@@ -1,4 +1,4 @@
-"""Schemas of jobs, their events, artifacts and deliveries."""
+"""Schemas of jobs, their events, lines and artifacts, of models, and of the answer of `/readyz`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def utc_time(seconds: float) -> datetime:
 Time = Annotated[datetime, BeforeValidator(utc_time)]
 
 
+def known_source(source: str) -> str:
+    """Return the source of a line; `processor` for one that a newer worker wrote and this API does not know."""
+    return source if source in ("processor", "runner") else "processor"
+
+
 class Outgoing(BaseModel):
     """Base class of responses, made from the attributes of records. Times are ISO 8601 in UTC."""
 
@@ -46,7 +51,7 @@ class ProgressView(Outgoing):
 
 
 class PartsView(Outgoing):
-    """The parts of a job that several workers compute, of its latest division."""
+    """The parts of a job that several workers compute, of its latest split."""
 
     #: The number of parts.
     number: int
@@ -285,7 +290,7 @@ class LineView(Outgoing):
     #: The number of the attempt.
     attempt: int
     #: The part that said it.
-    source: Literal["processor", "runner"]
+    source: Annotated[Literal["processor", "runner"], BeforeValidator(known_source)]
     #: The level; prints count as `info`, those to standard error as `warning`.
     level: str
     #: The line, without secrets; of a traceback its last line.

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.scenery import MEAN, STD, cheap_network, export, record
-from benchmarks.turns import write_image
-from penstock.models import read_catalogue
+from benchmarks.scenery import MEAN, STD, cheap_network, export, pins, record
+from benchmarks.turns import NOOP, PREPARATION, write_image
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.geo.tiling.plan import Box, make_plan
 from penstock.workers.engine.torch.csmask import load_csmask
@@ -37,17 +37,6 @@ max_batch = 8
 device = "cpu"
 options = {{ threads = 1 }}
 files = {{ {files} }}
-"""
-
-NOOP = """
-[models.noop]
-title = "Nothing"
-runner = "fake"
-processor = "noop"
-source = "."
-revision = "1"
-max_batch = 8
-warm_up = false
 """
 
 
@@ -147,19 +136,14 @@ def picture(folder: Path, quick: bool) -> Work:
     torch.export.save(program, source / "program.pt2")
     description = f'[inputs.pixels]\ndtype = "float32"\nshape = [3, {SIDE_PX}, {SIDE_PX}]\n[outputs.logits]\n'
     (source / "penstock.toml").write_text(description)
-    recipe = {
-        "image_processor_type": "ViTImageProcessor", "do_resize": True, "do_rescale": True, "do_normalize": True,
-        "size": {"height": SIDE_PX, "width": SIDE_PX}, "rescale_factor": 1 / 255, "resample": 2,
-        "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
-    }  # fmt: skip
-    (source / "preprocessor_config.json").write_text(json.dumps(recipe))
+    (source / "preprocessor_config.json").write_text(json.dumps(PREPARATION))
     labels = {str(number): f"class {number}" for number in range(CLASSES)}
     (source / "config.json").write_text(json.dumps({"id2label": labels}))
     order(folder, kind="picture", program="model/program.pt2")
     jobs = 40 if quick else 160
     title = "Pictures of 224 px, a ViT-tiny with random weights"
     return Work(
-        "picture", title, folder, PICTURE.format(source=source, files=_hash(source / "program.pt2")), jobs, jobs // 2,
+        "picture", title, folder, PICTURE.format(source=source, files=pins(source)), jobs, jobs // 2,
         8, 8, 90, 20, 0.01, write_image(folder),
     )  # fmt: skip
 
@@ -211,9 +195,3 @@ def order(folder: Path, **told: Any) -> None:
 def corners(box: Box) -> tuple[int, int, int, int]:
     """Return a box as numbers: top, left, bottom, right."""
     return box.top, box.left, box.bottom, box.right
-
-
-def _hash(path: Path) -> str:
-    from hashlib import sha256
-
-    return f'"{path.name}" = "{sha256(path.read_bytes()).hexdigest()}"'

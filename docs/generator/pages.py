@@ -19,7 +19,8 @@ from penstock.api.schemas.jobs import (
     ProgressView,
 )
 from penstock.api.schemas.provenance import InputView, MadeByModelView, OtherInputsView, ProvenanceView
-from penstock.config import S3, DropRule, Settings, TenantLimits
+from penstock.config import Settings
+from penstock.config_tables import S3, DropRule, TenantLimits
 from penstock.models import Limits, Model, Step
 from penstock.requests import JobRequest, WebhookRequest
 from penstock.scaling import ScalingBounds

@@ -1,13 +1,69 @@
-"""Figure of a job's states, generated from the transition table of the service."""
+"""Figure of a job's states, and the table of their transitions, which the Lua scripts of the store obey."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 
 from docs.generator.comments import Undocumented
 from docs.generator.svg import BLUE, GREEN, GREY, PALE, box, drawing, path, text
-from penstock.jobs import TERMINAL, TRANSITIONS, State
+from penstock.jobs import TERMINAL, State
+
+
+class Event(StrEnum):
+    """An event that changes a job."""
+
+    #: The job's manifest is stored.
+    CONFIRM = "confirm"
+    CLAIM = "claim"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    #: An attempt ended with a retryable error.
+    RETRY = "retry"
+    #: A delayed job's time has come.
+    DUE = "due"
+    #: A draining worker returned the job to the queue.
+    RELEASE = "release"
+    #: The lease expired without a report from the worker.
+    LEASE_LOST = "lease_lost"
+    #: The lease was lost for the last allowed time.
+    POISON = "poison"
+    #: The execution timeout passed.
+    TIMEOUT = "timeout"
+    #: The queue TTL passed.
+    EXPIRE = "expire"
+    #: A cancel was requested. A running job stays running until its worker stops or its lease expires.
+    CANCEL = "cancel"
+    #: The worker of a canceled job stopped, or its lease expired.
+    CANCELED = "canceled"
+    #: An attempt made parts of the job, which are computed elsewhere.
+    SPLIT = "split"
+
+
+#: The only transitions between states. All others are impossible.
+TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
+    {
+        (State.RESERVED, Event.CONFIRM): State.QUEUED,
+        (State.RESERVED, Event.CANCEL): State.CANCELED,
+        (State.QUEUED, Event.CLAIM): State.RUNNING,
+        (State.QUEUED, Event.CANCEL): State.CANCELED,
+        (State.QUEUED, Event.EXPIRE): State.EXPIRED,
+        (State.DELAYED, Event.DUE): State.QUEUED,
+        (State.DELAYED, Event.CANCEL): State.CANCELED,
+        (State.DELAYED, Event.EXPIRE): State.EXPIRED,
+        (State.RUNNING, Event.SUCCEED): State.SUCCEEDED,
+        (State.RUNNING, Event.FAIL): State.FAILED,
+        (State.RUNNING, Event.RETRY): State.DELAYED,
+        (State.RUNNING, Event.SPLIT): State.DELAYED,
+        (State.RUNNING, Event.RELEASE): State.QUEUED,
+        (State.RUNNING, Event.LEASE_LOST): State.QUEUED,
+        (State.RUNNING, Event.POISON): State.FAILED,
+        (State.RUNNING, Event.TIMEOUT): State.FAILED,
+        (State.RUNNING, Event.CANCEL): State.RUNNING,
+        (State.RUNNING, Event.CANCELED): State.CANCELED,
+    }
+)
 
 _WIDTH, _HEIGHT = 110, 36
 _KNOWN = tuple(state for state in State if state is not State.OTHER)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 MaskKindName = Literal["scl", "fmask"]
+_FMASK = ("cirrus", "cloud", "adjacent to cloud or shadow", "cloud shadow", "snow or ice", "water")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,6 @@ _SCL = (
     "thin cirrus",
     "snow or ice",
 )
-_FMASK = ("cirrus", "cloud", "adjacent to cloud or shadow", "cloud shadow", "snow or ice", "water")
 
 MASK_KINDS: Final[Mapping[MaskKindName, MaskKind]] = MappingProxyType(
     {

@@ -37,6 +37,7 @@ ObjectOutputName = Literal["objects", "preview", "stats"]
 VectorOutputName = Literal["embeddings", "geoparquet", "stats"]
 
 NameT = TypeVar("NameT")
+_CHANGE_NEEDED = "`change` needs the field `change`"
 
 
 def _each_once(names: tuple[NameT, ...]) -> tuple[NameT, ...]:
@@ -47,7 +48,6 @@ def _each_once(names: tuple[NameT, ...]) -> tuple[NameT, ...]:
 
 _SCENE_SCHEMA = only_one_of("scene", "files", "mosaic", "dates", apart={"mosaic": OF_A_SCENE, "dates": OF_A_SCENE})
 _SCENE_SCHEMA["anyOf"].append({"required": ["stac"]})
-_CHANGE_NEEDED = "`change` needs the field `change`"
 
 
 class Location(BaseModel):

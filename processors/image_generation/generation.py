@@ -49,6 +49,11 @@ _REQUESTS: Mapping[Conditioning, type[ImageGenerationRequest]] = {
     Conditioning.LABEL: LabelToImageRequest,
     Conditioning.NOTHING: ImageGenerationRequest,
 }
+MEDIA_TYPES: Mapping[Format, str] = {"png": "image/png", "webp": "image/webp"}
+#: The PNG text chunk in which image generation tools look for parameters.
+CHUNK = "parameters"
+#: EXIF's ImageDescription. It holds ASCII only, and so does the JSON.
+_DESCRIPTION = 0x010E
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,14 +287,6 @@ def _checked(pixels: Any) -> npt.NDArray[np.uint8]:
             f"The network answered {array.dtype} {array.shape}; expected uint8 (height, width, 1 or 3)."
         )
     return array
-
-
-MEDIA_TYPES: Mapping[Format, str] = {"png": "image/png", "webp": "image/webp"}
-
-#: The PNG text chunk in which image generation tools look for parameters.
-CHUNK = "parameters"
-#: EXIF's ImageDescription. It holds ASCII only, and so does the JSON.
-_DESCRIPTION = 0x010E
 
 
 def write_image(path: Path, pixels: npt.NDArray[np.uint8], parameters: Mapping[str, Any], kind: Format) -> None:

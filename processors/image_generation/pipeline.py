@@ -27,6 +27,10 @@ SCHEDULERS = (
     "PNDMScheduler",
     "UniPCMultistepScheduler",
 )
+#: Sides in pixels of pipelines whose network names no size: Flux, Qwen-Image and others use it, too.
+_USUAL_PX = 1024
+#: Channels of a U-Net that takes latents, a mask, and the latents of what stays.
+_INPAINTING_CHANNELS = 9
 
 
 class Conditioning(StrEnum):
@@ -51,10 +55,6 @@ class PipelineKind:
     guidance_scale: float = 1.0
 
 
-#: Sides in pixels of pipelines whose network names no size: Flux, Qwen-Image and others use it, too.
-_USUAL_PX = 1024
-#: Channels of a U-Net that takes latents, a mask, and the latents of what stays.
-_INPAINTING_CHANNELS = 9
 _VAE, _SCHEDULER = ("AutoencoderKL",), SCHEDULERS
 _UNET_ALONE = {"unet": ("UNet2DModel",), "scheduler": _SCHEDULER}
 

@@ -22,6 +22,8 @@ from penstock.errors import InvalidInput, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.directory import read_config
 
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
@@ -53,9 +55,6 @@ def read_chat_template(model: Model) -> ChatTemplate | None:
     except TemplateError as error:
         raise ModelUnavailable(f"model {model.name!r}: its chat template is broken: {error}") from error
     return ChatTemplate(template, {name: _token(config.get(name)) for name in _TOKENS if config.get(name) is not None})
-
-
-_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def _named(given: Any) -> str | None:

@@ -39,6 +39,12 @@ GENERATED = IOSignature(
 _NEW_TOKENS = 256
 #: Tokens of a warm-up: a prompt of ordinary length, and enough new tokens to run every kind of step.
 _DUMMY_TOKENS, _DUMMY_STEPS = 1024, 8
+#: The network's input instead of token ids: float32 (tokens, hidden size).
+EMBEDS_NAME = "inputs_embeds"
+#: The dtypes that convert to float32 without rounding.
+_DTYPES = ("float32", "float16", "bfloat16")
+#: Keys of `config.json` for the length of a token's vector; OPT's differs from the size of its layers.
+_WIDTHS = ("word_embed_proj_dim", "hidden_size", "n_embd", "d_model", "emb_dim")
 
 
 class SamplingParameters(Protocol):
@@ -189,14 +195,6 @@ def _close(outputs: Iterator[Output]) -> None:
     close = getattr(outputs, "close", None)
     if close is not None:
         close()
-
-
-#: The network's input instead of token ids: float32 (tokens, hidden size).
-EMBEDS_NAME = "inputs_embeds"
-#: The dtypes that convert to float32 without rounding.
-_DTYPES = ("float32", "float16", "bfloat16")
-#: Keys of `config.json` for the length of a token's vector; OPT's differs from the size of its layers.
-_WIDTHS = ("word_embed_proj_dim", "hidden_size", "n_embd", "d_model", "emb_dim")
 
 
 def read_prompt_embeddings(path: Path, *, width: int | None, most: int | None) -> npt.NDArray[np.float32]:

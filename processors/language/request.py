@@ -30,6 +30,8 @@ Stop = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=200)]],
     Field(max_length=16, description="Stop strings: the text ends before the first of them."),
 ]
+#: The fields for the beginning of the text; a request has exactly one of them.
+_BEGINNINGS = ("prompt", "messages", "prompt_embeds")
 
 
 class TextEmbeddingRequest(BaseModel):
@@ -122,10 +124,6 @@ class Message(BaseModel):
 
     role: Literal["system", "user", "assistant"]
     content: str
-
-
-#: The fields for the beginning of the text; a request has exactly one of them.
-_BEGINNINGS = ("prompt", "messages", "prompt_embeds")
 
 
 class GenerationRequest(BaseModel):

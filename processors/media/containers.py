@@ -5,6 +5,7 @@ FFmpeg's playlist demuxers (HLS, concat) open other files and URLs; none of them
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +28,12 @@ _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 _SHARE, _SECONDS = 0.02, 1.0
 #: The smallest size that writers to pipes put in place of an unknown one.
 _PLACEHOLDER_BYTES = 0x7FFF_0000
-#: FFmpeg's format whose duration may be an estimate from the bit rate.
-_ESTIMATED = "mp3"
+#: The largest frame of MPEG audio, and the Xing (or Info) and VBRI headers, which count the frames after their own.
+_MP3_FRAME_BYTES = 1441
+_MP3_COUNT = re.compile(
+    rb"\xff[\xe0-\xff]..(?:(?:.{9}|.{17}|.{32})(?:Xing|Info)...[\x01\x03\x05\x07\x09\x0b\x0d\x0f]|.{32}VBRI.{10})(.{4})",
+    re.DOTALL,
+)
 #: Errors of PyAV: FFmpeg's own, and Python's for impossible values.
 BROKEN = (av.error.FFmpegError, ValueError, OverflowError, IndexError, EOFError, UnicodeDecodeError)
 
@@ -53,14 +58,21 @@ def packets(container: InputContainer, path: Path, what: str) -> Iterator[Packet
     """Yield the packets of all tracks of a file; raise `MediaUnreadable` at the end of a truncated one.
 
     FFmpeg reports the end of a truncated file as an ordinary end. The file is truncated if it holds clearly less than
-    its header declares. MP3, Ogg and live recordings declare nothing.
+    its header declares, or if it is an MP4 whose last packet is incomplete. Ogg, live recordings, and MP3 without a
+    Xing or VBRI header declare nothing.
     """
-    present_s = 0.0
+    first, ends = None, dict.fromkeys(range(len(container.streams)), 0)
     for packet in container.demux():
-        if packet.pts is not None and packet.time_base is not None:
-            present_s = max(present_s, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        first = first or packet
+        if packet.pts is not None:
+            index = packet.stream.index
+            ends[index] = max(ends[index], packet.pts + (packet.duration or 0))
+        # FFmpeg also marks the end of a WAV file from a pipe, which declares an impossible size.
+        if packet.is_corrupt and container.format.name.startswith("mov"):
+            raise MediaUnreadable(f"The {what} is cut off: its last packet is incomplete.")
         yield packet
-    declared_s = _declared_s(container, path)
+    present_s = max((float(end * (container.streams[index].time_base or 0)) for index, end in ends.items()), default=0)
+    declared_s = _mp3_s(first, path) if container.format.name == "mp3" else _declared_s(container, path)
     if declared_s - present_s > max(_SECONDS, _SHARE * declared_s):
         raise MediaUnreadable(
             f"The {what} is cut off: its header declares {declared_s:.1f} s and the file holds about {present_s:.1f} s."
@@ -70,8 +82,6 @@ def packets(container: InputContainer, path: Path, what: str) -> Iterator[Packet
 def _declared_s(container: InputContainer, path: Path) -> float:
     """Return the duration that a file declares; 0 where it declares none."""
     duration_s = (container.duration or 0) / av.time_base
-    if container.format.name == _ESTIMATED:
-        return 0.0
     with path.open("rb") as file:
         head = file.read(8)
     if not head.startswith(b"RIFF"):
@@ -79,6 +89,16 @@ def _declared_s(container: InputContainer, path: Path) -> float:
     # FFmpeg lowers the duration of a truncated WAV or AVI file to the share that the file holds.
     declared_bytes = int.from_bytes(head[4:], "little") + 8
     return duration_s * declared_bytes / path.stat().st_size if declared_bytes < _PLACEHOLDER_BYTES else 0.0
+
+
+def _mp3_s(first: Packet[Any] | None, path: Path) -> float:
+    """Return the duration by the header before the first packet; 0 without one. FFmpeg's may be an estimate."""
+    if first is None or first.pos is None or not first.duration or first.time_base is None:
+        return 0.0
+    with path.open("rb") as file:
+        file.seek(max(0, first.pos - _MP3_FRAME_BYTES))
+        count = _MP3_COUNT.search(file.read(min(first.pos, _MP3_FRAME_BYTES)))
+    return float(int.from_bytes(count[1]) * first.duration * first.time_base) if count else 0.0
 
 
 def _format_of(path: Path) -> str | None:

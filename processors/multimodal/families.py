@@ -25,6 +25,8 @@ from penstock.processors.vision.preprocessor import FILE, Preprocessor, parse_pr
 
 #: Maximum ratio of an image's sides, as in Qwen2-VL's own preprocessor.
 MAX_ASPECT = 200
+#: Default resolutions of LLaVA-NeXT.
+_RESOLUTIONS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +207,6 @@ FAMILIES: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Family]]
     {"llava": _llava, "llava_next": _llava_next, "qwen2_vl": _qwen2_vl}
 )
 
-#: Default resolutions of LLaVA-NeXT.
-_RESOLUTIONS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
 #: Defaults by type of vision tower: side of the image, side of a patch, number of tokens before the patches.
 _VISION_TOWERS: Mapping[str, tuple[int, int, int]] = MappingProxyType(

@@ -15,6 +15,8 @@ from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.language.request import EmbeddingOutput, NewTokens, Seed, Stop, Temperature, Texts, TopP
 
 _KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
+#: The fields for the beginning of a chat; a request has exactly one of them.
+_SOURCES = ("images", "messages", "processed")
 
 
 class TextPart(BaseModel):
@@ -59,10 +61,6 @@ class ChatMessage(BaseModel):
     def parts(self) -> list[TextPart | ImagePart]:
         """The message's parts, in order."""
         return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
-
-
-#: The fields for the beginning of a chat; a request has exactly one of them.
-_SOURCES = ("images", "messages", "processed")
 
 
 class ImageTextRequest(BaseModel):

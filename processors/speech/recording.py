@@ -93,7 +93,7 @@ def _frames(container: InputContainer, path: Path) -> Iterator[AudioFrame]:
     """Yield the decoded frames of the first audio track; raise `MediaUnreadable` at the end of a truncated file."""
     stream = _stream(container)
     for packet in packets(container, path, "recording"):
-        if packet.stream_index == stream.index:
+        if packet.stream.index == stream.index:
             yield from stream.decode(packet)
 
 

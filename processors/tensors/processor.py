@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
 from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, only_output
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, write_safetensors
 from penstock.processors.tensors.description import Inputs, Layout
@@ -37,13 +36,6 @@ class TensorOptions(Inputs):
     dummy: Mapping[str, int] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorsContext:
-    """Request state for `post_process`."""
-
-    outputs: tuple[str, ...]
-
-
 class Tensors:
     """The tensor processor. `options.inputs` or the model's `penstock.toml` declares the network's inputs."""
 
@@ -63,16 +55,15 @@ class Tensors:
         self._options = read_options(model)
         self.io_signatures = (IOSignature(prompt=self._options.kinds, output={"*": "array"}),)
 
-    def pre_process(self, request: TensorRequest, media: Media) -> Prepared[TensorsContext]:
+    def pre_process(self, request: TensorRequest, media: Media) -> Prepared[TensorRequest]:
         """Return one prompt that fits the declared inputs."""
         arrays = self._read(media.path(request.file))
         cost = sum(array.size for array in arrays.values())
-        return Prepared(iter([Prompt(arrays, cost)]), 1, cost, TensorsContext(request.outputs))
+        return Prepared(iter([Prompt(arrays, cost)]), 1, cost, request)
 
-    def post_process(self, outputs: Iterator[Output], context: TensorsContext, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: TensorRequest, sink: ArtifactSink) -> Result:
         """Return `{"tensors": {NAME: {"dtype", "shape"}}}`, with `values` if the request wants JSON."""
-        (output,) = final_outputs(outputs)
-        arrays = {name: np.asarray(value) for name, value in output.data.items()}
+        arrays = {name: np.asarray(value) for name, value in only_output(outputs).data.items()}
         if "json" in context.outputs and sum(array.size for array in arrays.values()) > _MAX_VALUES:
             raise InvalidInput(
                 f"The outputs have more than {_MAX_VALUES} numbers: request safetensors or npy, not json."

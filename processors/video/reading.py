@@ -137,7 +137,7 @@ def _times(path: Path, limits: Limits) -> Iterator[Fraction]:
     with opened(path, "video", _SUPPORTED) as container:
         track = _track(container, limits)
         for packet in packets(container, path, "video"):
-            if packet.stream_index != track.index:
+            if packet.stream.index != track.index:
                 continue
             if packet.pts is not None and packet.time_base is not None and not packet.is_discard:
                 time = packet.pts * packet.time_base

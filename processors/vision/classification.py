@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result, final_outputs
@@ -15,13 +14,6 @@ from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, ManyImages, open_images
 from penstock.processors.vision.request import ClassificationRequest
 from penstock.views import View
-
-
-@dataclass(frozen=True, slots=True)
-class ImageClassificationContext:
-    """Request state for `post_process`."""
-
-    top_k: int
 
 
 class ImageClassification(ManyImages):
@@ -41,18 +33,16 @@ class ImageClassification(ManyImages):
         self._preprocessor = read_preprocessor(model)
         self._classes = read_classes(model)
 
-    def pre_process(self, request: ClassificationRequest, media: Media) -> Prepared[ImageClassificationContext]:
+    def pre_process(self, request: ClassificationRequest, media: Media) -> Prepared[ClassificationRequest]:
         """Return one prompt per image."""
         images = open_images(request.references, media, self._preprocessor, self._model.limits)
         prompts = images.prompts(self._preprocessor, self._model.limits)
-        return Prepared(
-            prompts, len(images.sources), images.cost, ImageClassificationContext(request.top_k), unit="images"
-        )
+        return Prepared(prompts, len(images.sources), images.cost, request, unit="images")
 
     def post_process(
         self,
         outputs: Iterator[Output],
-        context: ImageClassificationContext,
+        context: ClassificationRequest,
         sink: ArtifactSink,  # noqa: ARG002
     ) -> Result:
         """Return `{"images": [{"labels": [{"id", "label", "score"}, ...]}, ...]}` in the order of the images."""

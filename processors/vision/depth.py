@@ -16,7 +16,7 @@ from penstock.processors.directory import check_options, read_config
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, OneImage, one_prompt
+from penstock.processors.vision.prompts import PIXELS, ImageContext, OneImage, one_prompt
 from penstock.processors.vision.request import DepthEstimationRequest
 
 #: The network's output: float32 (h, w), at the network's resolution.
@@ -30,15 +30,9 @@ _STEPS = 65_535
 _PREVIEW_PX = 1024
 #: Colours from far to near: samples of matplotlib's inferno (CC0).
 _RAMP = ("#000004", "#420a68", "#932667", "#dd513a", "#fca50a", "#fcffa4")
-
-
-@dataclass(frozen=True, slots=True)
-class DepthEstimationContext:
-    """Request state for `post_process`."""
-
-    outputs: tuple[str, ...]
-    #: The image's (height, width).
-    size: tuple[int, int]
+#: The parameter of torch's cubic kernel; Pillow's is -0.5.
+_SHARPNESS = -0.75
+_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +78,13 @@ class DepthEstimation(OneImage):
                 f"model {model.name!r}: its preprocessor crops or pads, so a depth map would not fit"
             )
 
-    def pre_process(self, request: DepthEstimationRequest, media: Media) -> Prepared[DepthEstimationContext]:
+    def pre_process(self, request: DepthEstimationRequest, media: Media) -> Prepared[ImageContext]:
         """Return one prompt."""
         image, prompt = one_prompt(media.source(request.image), self._preprocessor, self._model.limits)
-        context = DepthEstimationContext(request.outputs, (image.shape[0], image.shape[1]))
+        context = ImageContext(request.outputs, (image.shape[0], image.shape[1]))
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
-    def post_process(self, outputs: Iterator[Output], context: DepthEstimationContext, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ImageContext, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "kind", "unit", "nearer", "min", "max", "png": {"offset", "scale"}}`."""
         upsampled = Upsampled(_depth(only_output(outputs)), context.size)
         ends = [(float(strip.min()), float(strip.max())) for strip in upsampled.strips()]
@@ -156,11 +150,6 @@ def _numbers(upsampled: Upsampled, scale: Scale) -> npt.NDArray[np.uint16]:
         numbers[top : top + len(strip)] = scale.numbers(strip)
         top += len(strip)
     return numbers
-
-
-#: The parameter of torch's cubic kernel; Pillow's is -0.5.
-_SHARPNESS = -0.75
-_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)

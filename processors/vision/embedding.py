@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, Prepared, Result
@@ -14,13 +13,6 @@ from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, ManyImages, open_images
 from penstock.processors.vision.request import ImageEmbeddingRequest
 from penstock.views import View
-
-
-@dataclass(frozen=True, slots=True)
-class ImageEmbeddingContext:
-    """Request state for `post_process`."""
-
-    outputs: tuple[str, ...]
 
 
 class ImageEmbedding(ManyImages):
@@ -36,14 +28,12 @@ class ImageEmbedding(ManyImages):
         check_options(model, "preprocessor")
         self._preprocessor = read_preprocessor(model)
 
-    def pre_process(self, request: ImageEmbeddingRequest, media: Media) -> Prepared[ImageEmbeddingContext]:
+    def pre_process(self, request: ImageEmbeddingRequest, media: Media) -> Prepared[ImageEmbeddingRequest]:
         """Return one prompt per image."""
         images = open_images(request.references, media, self._preprocessor, self._model.limits)
         prompts = images.prompts(self._preprocessor, self._model.limits)
-        return Prepared(
-            prompts, len(images.sources), images.cost, ImageEmbeddingContext(request.outputs), unit="images"
-        )
+        return Prepared(prompts, len(images.sources), images.cost, request, unit="images")
 
-    def post_process(self, outputs: Iterator[Output], context: ImageEmbeddingContext, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ImageEmbeddingRequest, sink: ArtifactSink) -> Result:
         """Return `{"count", "dimensions", "embeddings"}`; `embeddings` only if the request wants JSON."""
         return Result(data=embedding_result(outputs, context.outputs, sink))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from penstock.processors.directory import check_options, read_labels
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
-from penstock.processors.vision.image import ImageArray
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import PIXELS, SHOWN, OneImage, one_prompt
+from penstock.processors.vision.prompts import PIXELS, SHOWN, ImageContext, OneImage, one_prompt
 from penstock.processors.vision.request import InstanceSegmentationRequest
 from penstock.views import View
 
@@ -27,17 +25,6 @@ Ids = npt.NDArray[np.integer[Any]]
 
 #: A prompt's settings of segmentation, named as in the request.
 _THRESHOLDS = ("threshold", "mask_threshold", "overlap_threshold")
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceSegmentationContext:
-    """Request state for `post_process`."""
-
-    outputs: tuple[str, ...]
-    #: The image's (height, width).
-    size: tuple[int, int]
-    #: The pixels, only if an overlay is wanted.
-    image: ImageArray | None
 
 
 class InstanceSegmentation(OneImage):
@@ -69,19 +56,16 @@ class InstanceSegmentation(OneImage):
         if self._preprocessor.crops or self._preprocessor.pads:
             raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops or pads, so masks would not fit")
 
-    def pre_process(self, request: InstanceSegmentationRequest, media: Media) -> Prepared[InstanceSegmentationContext]:
+    def pre_process(self, request: InstanceSegmentationRequest, media: Media) -> Prepared[ImageContext]:
         """Return one prompt."""
         thresholds = {name: getattr(request, name) for name in _THRESHOLDS}
         image, prompt = one_prompt(
             media.source(request.image), self._preprocessor, self._model.limits, sized=True, **thresholds
         )
-        kept = image if "overlay" in request.outputs else None
-        context = InstanceSegmentationContext(request.outputs, (image.shape[0], image.shape[1]), kept)
+        context = ImageContext.of(image, request.outputs, "overlay")
         return Prepared(iter([prompt]), 1, prompt.cost, context, unit="images")
 
-    def post_process(
-        self, outputs: Iterator[Output], context: InstanceSegmentationContext, sink: ArtifactSink
-    ) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ImageContext, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "segments": [{"id", "label_id", "label", "score", "pixels", "box"}]}`.
 
         A segment's `id` is its value in mask.png. Its box is `{"xmin", "ymin", "xmax", "ymax"}` in pixels, with

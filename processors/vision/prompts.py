@@ -82,6 +82,22 @@ def write_dummy(folder: Path, limits: Limits) -> Path:
     return path
 
 
+@dataclass(frozen=True, slots=True)
+class ImageContext:
+    """The state that `post_process` of a processor of one image needs."""
+
+    outputs: tuple[str, ...]
+    #: The image's (height, width).
+    size: tuple[int, int]
+    #: The pixels, only if a copy of the image is wanted.
+    image: ImageArray | None = None
+
+    @classmethod
+    def of(cls, image: ImageArray, outputs: tuple[str, ...], copy: str) -> ImageContext:
+        """Return the context of an image; `copy` names the output that shows its pixels."""
+        return cls(outputs, (image.shape[0], image.shape[1]), image if copy in outputs else None)
+
+
 class OneImage:
     """The warm-up of processors of one image."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from penstock.processors.directory import check_options, read_labels
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
-from penstock.processors.vision.image import ImageArray, read_image
+from penstock.processors.vision.image import read_image
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, OneImage
+from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, ImageContext, OneImage
 from penstock.processors.vision.request import ImageSegmentationRequest
 from penstock.views import View
 
@@ -28,14 +27,6 @@ OUTPUT_NAME = "classes"
 SIZE_NAME = "size"
 #: Both as an `IOSignature` declares them.
 CLASS_IDS, SIZE = {OUTPUT_NAME: "uint8 (H, W) or uint16 (H, W)"}, {SIZE_NAME: "list"}
-
-
-@dataclass(frozen=True, slots=True)
-class ImageSegmentationContext:
-    """Request state for `post_process`."""
-
-    outputs: tuple[str, ...]
-    image: ImageArray
 
 
 class ImageSegmentation(OneImage):
@@ -59,22 +50,23 @@ class ImageSegmentation(OneImage):
         if self._preprocessor.crops:
             raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops images, so a mask would not fit them")
 
-    def pre_process(self, request: ImageSegmentationRequest, media: Media) -> Prepared[ImageSegmentationContext]:
+    def pre_process(self, request: ImageSegmentationRequest, media: Media) -> Prepared[ImageContext]:
         """Return one prompt."""
         image = read_image(media.source(request.image), self._model.limits)
         pixels = self._preprocessor.apply(image)
         cost = pixels.shape[1] * pixels.shape[2]
         prompt = Prompt({INPUT_NAME: pixels, SIZE_NAME: list(image.shape[:2])}, cost)
-        return Prepared(iter([prompt]), 1, cost, ImageSegmentationContext(request.outputs, image), unit="images")
+        context = ImageContext.of(image, request.outputs, "overlay")
+        return Prepared(iter([prompt]), 1, cost, context, unit="images")
 
-    def post_process(self, outputs: Iterator[Output], context: ImageSegmentationContext, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: ImageContext, sink: ArtifactSink) -> Result:
         """Return `{"width", "height", "classes": [{"id", "label", "pixels", "share"}]}`, largest class first."""
-        height, width = context.image.shape[:2]
+        height, width = context.size
         ids = class_ids(only_output(outputs), (height, width))
         if "mask" in context.outputs:
             paletted = ids.dtype == np.uint8
             OUTPUTS.put(sink, "mask", Indexed(ids.astype(np.uint8), COLOURS) if paletted else ids, kind="png")
-        if "overlay" in context.outputs:
+        if context.image is not None:
             OUTPUTS.put(sink, "overlay", overlay(context.image, ids), kind="png")
         return Result(data={"width": width, "height": height, "classes": self._shares(ids)})
 

@@ -18,6 +18,10 @@ from penstock.processors.openai.options import START_TIMEOUT_S
 
 #: Known options. The runner reads `engine`, `start_timeout_s` and `task`; the plugin gets the resulting configuration.
 KNOWN = ("engine", "fields", "fixed", "media", "plugin", "sample", "start_timeout_s", "task")
+#: Engine arguments of TerraTorch's models, which have no tokens and no attention and cannot be compiled.
+TERRATORCH = {
+    "model_impl": "terratorch", "skip_tokenizer_init": True, "enforce_eager": True, "enable_mm_embeds": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +96,6 @@ def start_timeout_s(model: Model) -> float:
     if isinstance(chosen, bool) or not isinstance(chosen, int | float) or not 0 < chosen < math.inf:
         raise _wrong(model, "`options.start_timeout_s` must be a number of seconds above 0")
     return float(chosen)
-
-
-#: Engine arguments of TerraTorch's models, which have no tokens and no attention and cannot be compiled.
-TERRATORCH = {
-    "model_impl": "terratorch", "skip_tokenizer_init": True, "enforce_eager": True, "enable_mm_embeds": True,
-}  # fmt: skip
 
 
 def _fields(model: Model, preset: PluginFields) -> PluginFields:

@@ -17,7 +17,6 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,8 @@ from penstock.processors.vllm.serialization import deserialize, serialize
 
 #: PluginFields of vLLM's `PoolingParams` that the engine sets, not the plugin.
 _ENGINES_OWN = frozenset({"output_kind"})
-
-
-@dataclass(frozen=True, slots=True)
-class VllmPluginContext:
-    """Request state for `post_process`."""
-
-    #: Id under which the plugin keeps its own request state.
-    request_id: str
+#: Number of base64 characters that hold the longest of the first bytes.
+_BEGINNING_CHARS = 12
 
 
 class VllmPlugin:
@@ -78,26 +71,26 @@ class VllmPlugin:
         surroundings = self._library.surroundings(model)
         self._plugin: Any = make_plugin(plugin_class(self._options.plugin), surroundings.config, surroundings.renderer)
 
-    def pre_process(self, request: RootModel[dict[str, Any]], media: Media) -> Prepared[VllmPluginContext]:
+    def pre_process(self, request: RootModel[dict[str, Any]], media: Media) -> Prepared[str]:
         """Return the plugin's prompts; the plugin makes all of them at once."""
-        context = VllmPluginContext(f"penstock-{uuid.uuid4().hex}")
+        request_id = f"penstock-{uuid.uuid4().hex}"
         paths = {name: str(media.path(request.root[name])) for name in self._options.fields.media}
         data = {**request.root, **paths, **self._options.fields.fixed}
         with self._refusals({path: request.root[name] for name, path in paths.items()}):
             parsed = self._parse(data)
-            made = self._call("pre_process", prompt=parsed, request_id=context.request_id)
+            made = self._call("pre_process", prompt=parsed, request_id=request_id)
             params = plain_params(pooling_params_of(self._plugin))
         prompts = as_list(made)
         self._check_count(len(prompts))
-        return Prepared(_prompts(prompts, params), len(prompts), len(prompts), context)
+        return Prepared(_prompts(prompts, params), len(prompts), len(prompts), request_id)
 
-    def post_process(self, outputs: Iterator[Output], context: VllmPluginContext, sink: ArtifactSink) -> Result:
+    def post_process(self, outputs: Iterator[Output], context: str, sink: ArtifactSink) -> Result:
         """Return `{"data": ...}`, the plugin's answer with `{"artifact": name}` instead of each file."""
         answers = [self._answer(context, number, output) for number, output in enumerate(final_outputs(outputs))]
         with self._failures("post_process"):
-            made = self._call("post_process", model_output=answers, request_id=context.request_id)
+            made = self._call("post_process", model_output=answers, request_id=context)
             answer = TypeAdapter(Any).dump_python(answer_of(self._plugin, made), mode="json")
-        if isinstance(answer, dict) and answer.get("request_id") == context.request_id:
+        if isinstance(answer, dict) and answer.get("request_id") == context:
             del answer["request_id"]  # users know the job's id only
         return Result(data={"data": with_artifacts(answer, sink)})
 
@@ -164,10 +157,10 @@ class VllmPlugin:
             arguments = {**arguments, "model_output": _numbered(arguments["model_output"])}
         return asyncio.run(later(**arguments))
 
-    def _answer(self, context: VllmPluginContext, number: int, output: Output) -> Any:
+    def _answer(self, request_id: str, number: int, output: Output) -> Any:
         data, plain = deserialize("output", output.data), output.data
         tokens, cached = plain.get("prompt_token_ids", []), plain.get("num_cached_tokens", 0)
-        return self._library.output(f"{context.request_id}-{number}", data, tokens, cached)
+        return self._library.output(f"{request_id}-{number}", data, tokens, cached)
 
     def _check_count(self, count: int) -> None:
         most = self._model.limits.max_tiles
@@ -274,8 +267,6 @@ _KINDS = (
     (b"\x93NUMPY", ".npy", "application/octet-stream"),
     (b"\x89HDF\r\n\x1a\n", ".h5", "application/x-hdf5"),
 )
-#: Number of base64 characters that hold the longest of the first bytes.
-_BEGINNING_CHARS = 12
 _UNFIT = re.compile(r"[^0-9A-Za-z_-]+")
 
 

@@ -40,8 +40,8 @@ from penstock.formats import known
 class Issue:
     """One fault in a document: a JSON pointer to its place, and a sentence."""
 
-    pointer: str
-    detail: str
+    pointer: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class ErrorReport:
     """The description of an error: the same object is `job.error` and the core of a problem+json body."""
 
     code: str
-    title: str
-    detail: str
-    retryable: bool
+    title: str = ""
+    detail: str = ""
+    retryable: bool = False
     errors: tuple[Issue, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

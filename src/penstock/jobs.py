@@ -1,4 +1,4 @@
-"""The job: its states, the table of their transitions, and its values. Nothing here does I/O."""
+"""The job: its states and its values. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -47,66 +47,7 @@ class State(StrEnum):
 _STATES = frozenset(state.value for state in State)
 
 
-class Event(StrEnum):
-    """An event that changes a job."""
-
-    #: The job's manifest is stored.
-    CONFIRM = "confirm"
-    CLAIM = "claim"
-    SUCCEED = "succeed"
-    FAIL = "fail"
-    #: An attempt ended with a retryable error.
-    RETRY = "retry"
-    #: A delayed job's time has come.
-    DUE = "due"
-    #: A draining worker returned the job to the queue.
-    RELEASE = "release"
-    #: The lease expired without a report from the worker.
-    LEASE_LOST = "lease_lost"
-    #: The lease was lost for the last allowed time.
-    POISON = "poison"
-    #: The execution timeout passed.
-    TIMEOUT = "timeout"
-    #: The queue TTL passed.
-    EXPIRE = "expire"
-    #: A cancel was requested. A running job stays running until its worker stops or its lease expires.
-    CANCEL = "cancel"
-    #: The worker of a canceled job stopped, or its lease expired.
-    CANCELED = "canceled"
-    #: An attempt made parts of the job, which are computed elsewhere.
-    SPLIT = "split"
-
-
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELED, State.EXPIRED})
-
-#: The only transitions between states. All others are impossible.
-TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
-    {
-        (State.RESERVED, Event.CONFIRM): State.QUEUED,
-        (State.RESERVED, Event.CANCEL): State.CANCELED,
-        (State.QUEUED, Event.CLAIM): State.RUNNING,
-        (State.QUEUED, Event.CANCEL): State.CANCELED,
-        (State.QUEUED, Event.EXPIRE): State.EXPIRED,
-        (State.DELAYED, Event.DUE): State.QUEUED,
-        (State.DELAYED, Event.CANCEL): State.CANCELED,
-        (State.DELAYED, Event.EXPIRE): State.EXPIRED,
-        (State.RUNNING, Event.SUCCEED): State.SUCCEEDED,
-        (State.RUNNING, Event.FAIL): State.FAILED,
-        (State.RUNNING, Event.RETRY): State.DELAYED,
-        (State.RUNNING, Event.SPLIT): State.DELAYED,
-        (State.RUNNING, Event.RELEASE): State.QUEUED,
-        (State.RUNNING, Event.LEASE_LOST): State.QUEUED,
-        (State.RUNNING, Event.POISON): State.FAILED,
-        (State.RUNNING, Event.TIMEOUT): State.FAILED,
-        (State.RUNNING, Event.CANCEL): State.RUNNING,
-        (State.RUNNING, Event.CANCELED): State.CANCELED,
-    }
-)
-
-
-def next_state(state: State, event: Event) -> State | None:
-    """Return the state after the event, or None if the event changes nothing."""
-    return TRANSITIONS.get((state, event))
 
 
 class Status(StrEnum):

@@ -1,4 +1,4 @@
-"""The model catalogue: `models.toml` read into `Model` records, and the entries that the API serves.
+"""Models: the records of a catalogue, the entries that the API serves, and the marked parts of their schemas.
 
 A model names its runner (computes the outputs) and its IO processor (prepares input and writes results). Workers read
 the records. The API reads only the `CatalogueEntry` that a worker exports for each, because making an entry means
@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from importlib.resources import files
-from importlib.util import find_spec
-from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from penstock.errors import ConfigError
-from penstock.json_body import wrong_fields
 from penstock.views import View
 
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
@@ -35,10 +27,6 @@ Alias = Annotated[
 #: Characters of a model's name or alias in a request, at most.
 MAX_NAME_CHARS = 161
 
-#: Placeholders for missing or invalid required fields of a record.
-_MADE_UP = {"runner": "none", "processor": "none", "source": "", "revision": ""}
-
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 _HUB = "hf://"
 _UNIONS = ("anyOf", "oneOf", "allOf")
@@ -255,51 +243,6 @@ class CatalogueEntry(Record):
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WrongRecord:
-    """An invalid record of a catalogue."""
-
-    #: The valid fields, with placeholders for the others. The record is reported and never run.
-    rest: Model
-    #: The file, the model, the field and the reason.
-    problem: str
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.rest.name
-
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """The model's other names."""
-        return self.rest.aliases
-
-    @property
-    def revision(self) -> str:
-        """The model's revision."""
-        return self.rest.revision
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Catalogue(Mapping[str, Model]):
-    """Models by name, and the invalid records: an invalid record affects its own model only."""
-
-    models: Mapping[str, Model]
-    wrong: Mapping[str, WrongRecord] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Model:
-        """Return a model by its name."""
-        return self.models[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the models' names."""
-        return iter(self.models)
-
-    def __len__(self) -> int:
-        """Return the number of models."""
-        return len(self.models)
-
-
 class Named(Protocol):
     """A model's record or catalogue entry."""
 
@@ -320,29 +263,6 @@ class Named(Protocol):
 
 
 NamedT = TypeVar("NamedT", bound=Named)
-
-
-def read_catalogue(*paths: Path) -> Catalogue:
-    """Read the shipped catalogue and then the given files; a later record replaces an earlier one of the same name.
-
-    `package:MODULE/FILE` is a file inside an installed package.
-    A relative path as `source` starts at its catalogue's folder. An invalid record, or one that claims another model's
-    alias, is listed in `wrong`. Raises `ConfigError` for a file that cannot be read or is not TOML, or for a record
-    with an invalid name.
-    """
-    records: dict[str, _Read] = {}
-    shipped = files("penstock") / "catalogue" / "models.toml"
-    for read in _parse("the shipped catalogue", shipped.read_text()):
-        records[read.name] = read
-    for path in map(_located, paths):
-        for read in _parse(str(path), _text(path)):
-            records.pop(read.name, None)  # keeps the order: names that are read later come later
-            records[read.name] = read.in_folder(path.parent)
-    found = _without_clashes(records.values())
-    return Catalogue(
-        MappingProxyType({read.name: read.model for read in found if read.wrong is None}),
-        MappingProxyType({read.name: WrongRecord(read.model, read.wrong) for read in found if read.wrong is not None}),
-    )
 
 
 def find(catalogue: Mapping[str, NamedT], name: str) -> NamedT | None:
@@ -434,107 +354,6 @@ def limited(schema: Any, limits: Limits) -> Any:
         return inside
     keyword = "maximum" if inside.get("type") == "integer" else "maxItems"
     return {**inside, keyword: min(most, inside.get(keyword, most))}
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A record read from a catalogue."""
-
-    #: File and name of the record, for messages.
-    where: str
-    #: The model; for an invalid record, with its valid fields only.
-    model: Model
-    #: The problem of an invalid record; None for a valid one.
-    wrong: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    def in_folder(self, folder: Path) -> _Read:
-        """Return the record with a relative source path resolved against a folder."""
-        if self.wrong is not None:
-            return self
-        return replace(self, model=self.model.model_copy(update={"source": _from_folder(self.model.source, folder)}))
-
-    def without_aliases(self, why: str) -> _Read:
-        """Return the record as invalid because of its aliases."""
-        said = f"{self.where}: aliases: {why}" if self.wrong is None else self.wrong
-        return replace(self, model=self.model.model_copy(update={"aliases": ()}), wrong=said)
-
-
-def _located(path: Path) -> Path:
-    """Return the path of a catalogue's file; raise `ConfigError` for a package that is not installed."""
-    scheme, _, rest = str(path).partition(":")
-    if scheme != "package":
-        return path
-    module, _, file = rest.partition("/")
-    spec = find_spec(module) if module.isidentifier() else None
-    if spec is None or spec.origin is None:
-        raise ConfigError(f"cannot read the catalogue {path}: the package {module!r} is not installed")
-    return Path(spec.origin).parent / file
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read the catalogue {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the catalogue {path} is not UTF-8") from error
-
-
-def _parse(file: str, text: str) -> Iterator[_Read]:
-    try:
-        tables = tomllib.loads(text).get("models", {})
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from error
-    if not isinstance(tables, dict):
-        raise ConfigError(f"{file}: models is not a table of records: write [models.NAME]")
-    for name, table in tables.items():
-        yield _record(f"{file}: model {name!r}", name, table)
-
-
-def _record(where: str, name: str, table: Any) -> _Read:
-    """Return the record of a table; raise `ConfigError` if its name is invalid."""
-    if not isinstance(table, dict):
-        return _Read(where, _model_of(where, name, {}), f"{where} is not a table of a model's fields")
-    if "name" in table:
-        rest = {key: value for key, value in table.items() if key != "name"}
-        return replace(
-            _record(where, name, rest), wrong=f"{where}: name: unknown field: the table's name is the model's name"
-        )
-    try:
-        return _Read(where, Model.model_validate({**table, "name": name}))
-    except ValidationError as error:
-        wrong_ones = {place["loc"][0] for place in error.errors()}
-        rest = {key: value for key, value in table.items() if key not in wrong_ones}
-        return _Read(where, _model_of(where, name, rest), f"{where}: {wrong_fields(error)}")
-
-
-def _model_of(where: str, name: str, right: Mapping[str, Any]) -> Model:
-    """Return the valid fields of an invalid record as a model that is never run."""
-    try:
-        return Model.model_validate({**_MADE_UP, "title": name, **right, "name": name})
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {wrong_fields(error)}") from error
-
-
-def _from_folder(source: str, folder: Path) -> str:
-    """Return a source with a relative path made absolute. `package:` and `s3://` are no paths."""
-    return source if _SCHEME.match(source) else str(folder.resolve() / Path(source).expanduser())
-
-
-def _without_clashes(records: Iterable[_Read]) -> list[_Read]:
-    """Return the records; those that claim another model's name or alias are invalid; of two, the later one is."""
-    records = list(records)
-    owners = {read.name: read.name for read in records}
-    found = []
-    for read in records:
-        taken = [alias for alias in read.model.aliases if owners.setdefault(alias, read.name) != read.name]
-        said = "; ".join(f"{alias!r} already is a name of model {owners[alias]!r}" for alias in taken)
-        found.append(read.without_aliases(said) if taken else read)
-    return found
 
 
 #: Marks of the schemas that were looked at lately, with the schema, by its identity.

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from penstock.config import S3, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.errors import ConfigError, ObjectExists, ObjectNotFound, ObjectStoreUnavailable
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.local import LocalStore

@@ -19,7 +19,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from penstock.config import S3
+from penstock.config_tables import S3
 from penstock.errors import (
     MediaChanged,
     MediaTooLarge,

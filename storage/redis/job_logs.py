@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.jobs import Claim, JobKey
 from penstock.storage.redis.fields import MICRO, dump, us
-from penstock.storage.redis.records import known
+from penstock.storage.redis.records import held_by, known
 from penstock.storage.redis.scripts import Command, query
 
 #: Bytes and lines that are kept of one job, the latest.
@@ -46,7 +46,7 @@ def store_lines(
     """
     rows = [[us(at_s), source, level, text] for at_s, source, level, text in lines]
     return Command("add", {
-        "op": "lines", "tenant": claim.key.tenant, "id": claim.key.id, "fence": claim.fence, "number": number,
+        "op": "lines", **held_by(claim), "number": number,
         "attempt": claim.attempt, "lines": len(rows), "cut": cut, "data": dump(rows), "max_bytes": MAX_BYTES,
         "max_lines": MAX_LINES,
     }, bool)  # fmt: skip

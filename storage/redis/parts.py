@@ -12,7 +12,7 @@ from penstock.jobs import Claim, Progress, Usage
 from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.record import encoded
-from penstock.storage.redis.records import LOOK_S, PhaseStarts, Reply
+from penstock.storage.redis.records import LOOK_S, PhaseStarts, Reply, held_by
 from penstock.storage.redis.scripts import Arg, Command, query
 
 
@@ -69,7 +69,7 @@ def split(
         for each in division.ranges
     ]
     args: dict[str, Arg] = {
-        "tenant": claim.key.tenant, "id": claim.key.id, "fence": claim.fence,
+        **held_by(claim),
         "done": progress.done, "total": progress.total, "unit": progress.unit,
         "phases": phases_text(claim.fence, phases), "lane": part_lane(claim.submission.model, division.kind),
         "digest": division.digest, "parts": rows, "record": encoded(bytes_in=usage.bytes_in), "look_us": us(LOOK_S),
@@ -79,4 +79,4 @@ def split(
 
 def capacity(queue: str) -> Command[Capacity]:
     """Return the workers of a queue."""
-    return query("room", lambda reply: Capacity(reply[0], reply[1], reply[2], bool(reply[3])), queue=queue)
+    return query("capacity", lambda reply: Capacity(reply[0], reply[1], reply[2], bool(reply[3])), queue=queue)

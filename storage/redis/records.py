@@ -203,24 +203,24 @@ def submit(
 
 
 def claim(
-    queue: str, *, slot: str, nonce: str, n: int, lease_s: float, max_tenant_running: int, worker: str,
+    queue: str, *, slot: str, nonce: str, lease_s: float, max_tenant_running: int, worker: str,
     models: Iterable[str], dry: bool = True, running_caps: Mapping[str, int] = MappingProxyType({}),
     full: Full = NOT_FULL,
-) -> Command[tuple[Claim, ...]]:  # fmt: skip
-    """Lease up to `n` waiting jobs of one model to a slot.
+) -> Command[Claim | None]:  # fmt: skip
+    """Lease a waiting job to a slot; None if there is none.
 
-    The same slot and nonce get the same jobs again, so that a lost reply loses no job. A worker that runs other jobs is
+    The same slot and nonce get the same job again, so that a lost reply loses no job. A worker that runs other jobs is
     not `dry`, and gets no job on its last chance, because such a job runs alone. `running_caps` has the limits of
     tenants whose limit is not `max_tenant_running`. Jobs that would fetch media where the worker is `full` stay in the
     queue.
     """
     args: dict[str, Arg] = {
-        "queue": queue, "slot": slot, "nonce": nonce, "n": n, "lease_us": us(lease_s), "worker": worker, "dry": dry,
+        "queue": queue, "slot": slot, "nonce": nonce, "lease_us": us(lease_s), "worker": worker, "dry": dry,
         "max_tenant_running": max_tenant_running, "models": sorted(models), "caps": running_caps,
         "version": formats.RUNS, "fetches_none": full.all,
         "full_tenants": sorted(full.tenants), "full_hosts": sorted(full.hosts),
     }  # fmt: skip
-    return Command("claim", args, lambda reply: tuple(claim_of(row) for row in json.loads(reply)))
+    return Command("claim", args, lambda reply: claim_of(json.loads(reply)) if reply else None)
 
 
 def confirm(key: JobKey, created_us: int) -> Command[Job]:
@@ -324,13 +324,7 @@ def sweep(*, proposals: int = 0) -> Command[Swept]:
 
 def events(key: JobKey, *, after: str = "0", count: int = 500) -> Command[tuple[JobEvent, ...]]:
     """Return a job's events after the entry `after`, oldest first, at most `count` entries."""
-    return query(
-        "events",
-        lambda reply: tuple(_event(*row) for row in known(reply)[0]),
-        **names_of(key),
-        after=after,
-        count=count,
-    )
+    return query("events", _events, **names_of(key), after=after, count=count)
 
 
 def ping() -> Command[None]:

@@ -34,7 +34,7 @@ Arg = str | int | bool | None | Sequence["Arg"] | Mapping[str, "Arg"]
 #: Errors that end by themselves: no connection, a restart, a failover, or a busy server.
 _AWAY = (
     redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError,
-    redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError, redis.exceptions.NoScriptError,
 )  # fmt: skip
 _AWAY_CODES = ("BUSY ", "NOREPLICAS ", "Script killed by user")
 
@@ -205,12 +205,17 @@ class JobStore:
         """
         if not commands:
             return []
+        with redis_errors(commands[0].script):
+            replies = self._replies(commands)
+            if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
+                replies = self._replies(commands)  # the server has restarted since the pipeline loaded the scripts
+        return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
+
+    def _replies(self, commands: Sequence[Command[Any]]) -> list[Any]:
         pipeline = self.client.pipeline(transaction=False)
         for command in commands:
             self._script(command.script)(args=[command.argument], client=pipeline)
-        with redis_errors(commands[0].script):
-            replies = pipeline.execute(raise_on_error=False)
-        return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
+        return pipeline.execute(raise_on_error=False)
 
     def close(self) -> None:
         """Close the connections."""
@@ -244,8 +249,8 @@ def _parsed(command: Command[Any], reply: Any) -> Any:
 
 #: Seconds that one call of the API to Redis may take.
 TIMEOUT_S = 3.3
-#: Seconds after a time-out for which all calls of the API fail at once, so that requests in the admission queue do not
-#: wait for one time-out after another.
+#: Seconds from a time-out to the first probe, and between two probes. Until one is answered, all other calls of the API
+#: fail at once, so that requests in the admission queue do not wait for one time-out after another.
 AWAY_S = 1.0
 
 
@@ -258,7 +263,7 @@ class AsyncJobStore:
         #: Seconds that a call may take.
         self._timeout_s: float = client.connection_pool.connection_kwargs.get("socket_timeout") or TIMEOUT_S
         self._changes = Changes(client)
-        #: The pause in which calls fail at once.
+        #: The pause in which most calls fail at once.
         self._pause = Pause(AWAY_S)
 
     @classmethod
@@ -280,12 +285,12 @@ class AsyncJobStore:
     async def run(self, command: Command[T]) -> T:
         """Run a command and return its parsed reply; `JobStoreError` when there is none.
 
-        The time limit includes the wait for a free connection. For `AWAY_S` after a time-out, or until another command
-        is answered, commands fail at once.
-        Inside `request_deadline`, all commands of a request share one time limit.
+        The time limit includes the wait for a free connection. After a time-out, and until a command is answered,
+        commands fail at once, except for a probe every `AWAY_S`. Inside `request_deadline`, all commands of a request
+        share one time limit.
         """
         with redis_errors(command.script):
-            if self._pause.lasts():
+            if not self._pause.admits():
                 raise redis.TimeoutError
             reply = await self._evaluated(command)
         return command.parse(reply)
@@ -298,6 +303,8 @@ class AsyncJobStore:
         except (redis.RedisError, TimeoutError) as error:
             # redis-py may turn the cancellation at the end of the limit into an error of its own.
             if not (limit.expired() or isinstance(error, redis.TimeoutError)):
+                if isinstance(error, redis.ResponseError):
+                    self._pause.end()
                 raise
             self._pause.begin()
             raise redis.TimeoutError from error

@@ -116,12 +116,6 @@ def chunks(names: Sequence[str]) -> Iterable[Sequence[str]]:
     return (names[first : first + DAYS_AT_ONCE] for first in range(0, len(names), DAYS_AT_ONCE))
 
 
-def read_usage(store: Runs, tenant: str | None, first: date, last: date) -> tuple[UsageRow, ...]:
-    """Return all sums of the days from `first` to `last`, of one tenant or of all."""
-    names = store.run(days_with_usage(tenant, first, last))
-    return tuple(row for some in chunks(names) for row in store.run(usage_of(some)))
-
-
 def job_usage(keys: Sequence[JobKey]) -> Command[tuple[JobUsage, ...]]:
     """Return the usage of those of the jobs that have a record and have ended."""
 

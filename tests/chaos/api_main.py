@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from fastapi import FastAPI
 
@@ -26,4 +27,5 @@ def app() -> FastAPI:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], load_settings())
+    module, _, factory = sys.argv[1].partition(":")
+    serve(getattr(import_module(module), factory)(), load_settings())

@@ -17,7 +17,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from penstock.api_keys import Scope, new_key
-from penstock.config import S3, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.storage.journal.api_keys import put_key
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store

@@ -1,8 +1,8 @@
 """Many clients in a process of their own, so that they measure the API and not one another.
 
 As threads of the test's process, hundreds of them waited for one another, for up to 6 s, and so did the proxy between
-the API and Redis (`docs/decisions/0046-overload.md`). `python -m tests.chaos.crowd < crowd.json` reads a
-`Crowd`. It writes a JSON array for each answer, and at the end the longest time for which its event loop stood still.
+the API and Redis. `python -m tests.chaos.crowd < crowd.json` reads a `Crowd`. It writes a JSON array for each answer,
+and at the end the longest time for which its event loop stood still.
 """
 
 from __future__ import annotations

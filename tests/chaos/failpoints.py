@@ -20,7 +20,6 @@ from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis.records import AsyncJobStore, Command, JobStore
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 #: Scripts around which a worker or an API may die: `before_<name>` and `after_<name>`.

@@ -131,7 +131,7 @@ def run(
 ) -> Measured:  # fmt: skip
     """Start a service, send both loads, and return the results. `rate` is `max_tenant_submissions_per_s`."""
     with (
-        tempfile.TemporaryDirectory(prefix="bench-tenants-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(prefix="chaos-tenants-", ignore_cleanup_errors=True) as folder,
         open_arena(
             Path(folder), seed=0, workers=2, proxied=False, tenants=(SMALL, FLOOD),
             max_tenant_jobs=max_tenant_jobs, max_tenant_submissions_per_s=rate,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 import sys
 
+from penstock.catalogue.records import Catalogue
 from penstock.config import Settings, load_settings
-from penstock.models import Catalogue
 from penstock.processors.registry import Registry
 from penstock.storage.objects.opening import open_own_store
 from penstock.workers import app

@@ -12,7 +12,8 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from penstock.config import S3, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.errors import ConfigError, ObjectExists, ObjectStoreUnavailable
 from penstock.storage.objects.opening import open_store
 from penstock.storage.objects.s3 import S3Store, s3_client

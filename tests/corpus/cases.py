@@ -29,6 +29,8 @@ class Case:
     input: Mapping[str, Any] = field(default_factory=dict)
     #: For what comes beside a scene, the good one: the field that takes it.
     beside: str = ""
+    #: Fields of the job.
+    job: Mapping[str, Any] = field(default_factory=dict)
     #: The body as it is posted, instead of all that.
     body: bytes | None = None
 
@@ -80,6 +82,7 @@ def _scenes(file: Path, url: str) -> Iterator[Case]:
         scene, picture = table.ABSURD[name]
         yield Case(f"{name} as a scene", scene, "one-band", name, make)
         yield Case(f"{name} as a picture", picture, "thumbnail", name, make)
+    yield Case("a million items", table.SLOW, "one-band", "a.tif", rasters.SLOW, job={"execution_timeout": 3})
     for name, outcome in table.SIX_BANDS.items():
         make = {**rasters.ABSURD, **rasters.CUT}[name]
         yield Case(f"{name} for six bands", outcome, "csmask", name, make)

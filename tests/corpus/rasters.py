@@ -128,6 +128,9 @@ ABSURD: Mapping[str, Maker] = {
     "metadata-that-is-no-xml.tif": lambda: grey(16, 16, METADATA=(ASCII, b"<GDALMetadata><Item name=" + b"\0")),
     "metadata-of-entities.tif": lambda: grey(16, 16, METADATA=(ASCII, _billion_laughs() + b"\0")),
     "metadata-10000-deep.tif": lambda: grey(16, 16, METADATA=(ASCII, b"<a>" * 10_000 + b"</a>" * 10_000 + b"\0")),
+    "metadata-of-60-mb.tif": lambda: grey(16, 16, METADATA=(ASCII, _long(60_000_000) + b"\0")),
+    "10000-directories.tif": lambda: tiff.chain(10_000),
+    "metadata-of-60-mb.jp2": lambda: with_box(sound("jp2-in-boxes"), _long(60_000_000)),
     "scale-nan.tif": lambda: grey(16, 16, METADATA=(ASCII, _scale("nan"))),
     "scale-0.tif": lambda: grey(16, 16, METADATA=(ASCII, _scale("0"))),
     "complex-numbers.tif": lambda: raster(pattern(16, 16).astype(np.complex64)),
@@ -146,6 +149,22 @@ ABSURD: Mapping[str, Maker] = {
 def _billion_laughs() -> bytes:
     steps = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
     return f'<!DOCTYPE GDALMetadata [<!ENTITY a0 "ha">{steps}]><GDALMetadata>&a9;</GDALMetadata>'.encode()
+
+
+def _long(size: int) -> bytes:
+    return b'<GDALMetadata><Item name="A">' + b"x" * size + b"</Item></GDALMetadata>"
+
+
+def _items(count: int) -> bytes:
+    """Return metadata of so many items; GDAL compares the name of each with those before it."""
+    items = (f'<Item name="A{number:07}">{"x" * 30}</Item>' for number in range(count))
+    return f"<GDALMetadata>{''.join(items)}</GDALMetadata>".encode()
+
+
+def with_box(whole: bytes, text: bytes) -> bytes:
+    """Return a JPEG 2000 file with a box of XML before its pixels."""
+    at = whole.index(b"jp2c") - 4
+    return whole[:at] + (len(text) + 8).to_bytes(4) + b"xml " + text + whole[at:]
 
 
 def _scale(value: str) -> bytes:
@@ -173,6 +192,7 @@ def sound(kind: str) -> bytes:
         "webp": {"compress": "webp", **tiles},
         "big": {"BIGTIFF": "YES", **tiles},
         "jp2": {"driver": "JP2OpenJPEG", "QUALITY": 100, "REVERSIBLE": "YES"},
+        "jp2-in-boxes": {"driver": "JP2OpenJPEG", "CODEC": "JP2"},
     }
     if kind == "webp":
         noise = np.repeat(noise, 3, axis=0)
@@ -203,6 +223,8 @@ def flip(kind: str, seed: str) -> bytes:
 
 CUTS = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
 SEEDS = range(8)
+#: A scene that GDAL opens for many minutes.
+SLOW: Maker = lambda: grey(16, 16, METADATA=(ASCII, _items(1_000_000) + b"\0"))  # noqa: E731
 #: Sound files that were cut off.
 CUT: Mapping[str, Maker] = {f"{kind}-cut-at-{share:.0%}": partial(cut, kind, share) for kind in SOUND for share in CUTS}
 #: And such of which bits were turned over.

@@ -19,6 +19,7 @@ NO_DECODING = Failed(UNREADABLE, "The image cannot be decoded: the file is damag
 DAMAGED = Failed(UNREADABLE, "The scene cannot be opened; it is damaged or incomplete")
 TORN = Failed(UNREADABLE, "cannot be read; it is damaged or incomplete.")
 MANY_PIXELS = Failed("media_too_large", "pixels; at most 20000000 are allowed.")
+LARGE_FILE = Refused(422, "media_too_large", "thumbnail accepts 30000000 bytes; the file has 600")
 LARGE_SCENE = Failed("media_too_large", "pixels; the model takes 20,000,000.")
 LARGE_BLOCKS = Failed("media_too_large", "at most 268,435,456 are allowed. Write a tiled file")
 NO_PLACE = Failed("invalid_input", "georeference (geotransform) is not usable: its numbers must be finite")
@@ -82,6 +83,9 @@ ABSURD: Mapping[str, tuple[Outcome, Outcome]] = {
     "metadata-that-is-no-xml.tif": (SMALL, GREY),
     "metadata-of-entities.tif": (SMALL, GREY),
     "metadata-10000-deep.tif": (SMALL, GREY),
+    "metadata-of-60-mb.tif": (SMALL, LARGE_FILE),
+    "10000-directories.tif": (SMALL, GREY),
+    "metadata-of-60-mb.jp2": (Scene(96, 96), LARGE_FILE),
     "scale-nan.tif": (Failed("invalid_input", FOR_THE_MODEL), GREY),
     "scale-0.tif": (Failed("invalid_input", FOR_THE_MODEL), GREY),
     "complex-numbers.tif": (Failed("invalid_input", "data type is complex64; one real type is needed"), NO_HEADER),
@@ -98,6 +102,9 @@ ABSURD: Mapping[str, tuple[Outcome, Outcome]] = {
     "9-mp-in-15-kb.tif": (Scene(3000, 3000), DARK),
     "palette-of-bytes.tif": (SMALL, DARK),
 }
+
+#: For a job of three seconds.
+SLOW = Failed("execution_timeout", "The job ran longer than its execution timeout.")
 
 #: For the shipped model, which needs six bands.
 SIX_BANDS: Mapping[str, Outcome] = {

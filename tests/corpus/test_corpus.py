@@ -205,7 +205,7 @@ class Sender:
         if isinstance(answer, httpx2.Response):
             return answer
         media = {case.beside: answer, **self._good_scene()} if case.beside else FIELDS[case.model](answer)
-        body = {"model": case.model, "input": {**media, **case.input}}
+        body = {"model": case.model, "input": {**media, **case.input}, **case.job}
         return self._post("/v1/jobs", json.dumps(body).encode())
 
     def _answer(self, response: httpx2.Response) -> Answer:

@@ -39,6 +39,19 @@ def tiff(fields: Mapping[int, Field], data: bytes = b"", *, following: int = 0) 
     return head + rows + struct.pack("<I", following) + behind + data
 
 
+def chain(count: int) -> bytes:
+    """Return a grey picture of 16 x 16 px in so many directories, each behind the other."""
+    fields: dict[int, Field] = {
+        WIDTH: (LONG, [16]), HEIGHT: (LONG, [16]), BITS: (SHORT, [8]), COMPRESSION: (SHORT, [1]),
+        PHOTOMETRIC: (SHORT, [1]), SAMPLES: (SHORT, [1]), ROWS_PER_STRIP: (LONG, [16]), COUNTS: (LONG, [256]),
+    }  # fmt: skip
+    size = len(tiff({**fields, OFFSETS: (LONG, [0])})) - _HEADER_BYTES
+    fields[OFFSETS] = (LONG, [_HEADER_BYTES + count * size])
+    ends = [_HEADER_BYTES + number * size for number in range(1, count)]
+    directories = [tiff(fields, following=end)[_HEADER_BYTES:] for end in (*ends, 0)]
+    return tiff({})[:_HEADER_BYTES] + b"".join(directories) + b"\x64" * 256
+
+
 def grey(height: int, width: int, **changed: Field | None) -> bytes:
     """Return an uncompressed 8-bit grey picture of one strip, with fields changed by their names here, None = without.
 

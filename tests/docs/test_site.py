@@ -20,6 +20,7 @@ from docs.generator.fields import Sections
 from docs.generator.pages import filled
 from docs.generator.repository import relinked
 from docs.generator.schema import words
+from docs.generator.states import TRANSITIONS
 from penstock import client
 from penstock.api import openapi
 from penstock.api.errors import STATUS
@@ -33,9 +34,10 @@ from penstock.api.schemas.jobs import (
     ProgressView,
 )
 from penstock.cli.main import app
-from penstock.config import S3, DropRule, Settings, TenantLimits
+from penstock.config import Settings
+from penstock.config_tables import S3, DropRule, TenantLimits
 from penstock.errors import PenstockError
-from penstock.jobs import TRANSITIONS, State
+from penstock.jobs import State
 from penstock.models import Limits, Model
 from penstock.requests import JobRequest, WebhookEvent, WebhookRequest
 from penstock.scaling import ScalingBounds

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.registry import Registry
 from penstock.processors.testing import check_processor
 from penstock.workers.engine.engine import BatchingEngine

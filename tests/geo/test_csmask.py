@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock.models import Model, read_catalogue
+from penstock.catalogue.records import read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample

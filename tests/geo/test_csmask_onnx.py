@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.catalogue.records import read_catalogue
 from penstock.local.library import Engine
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
 from tests.support.geo.scenes import read

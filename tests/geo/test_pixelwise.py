@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import InvalidInput, MissingBands, ModelUnavailable
-from penstock.models import Limits, Model, read_catalogue
+from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.workers.engine.engine import BatchingEngine

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import InvalidInput
-from penstock.models import read_catalogue
 from penstock.processors.geo.options import Band, SegmentationOptions, read_options
 from penstock.processors.geo.read.encodings import ENCODINGS, Encoding
 from penstock.processors.geo.read.plausibility import Grade, Training, grade, judge

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnreadable, MissingBands
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from tests.support.geo.scenes import make_model, one_hot, segment
 

@@ -18,7 +18,7 @@ import shapely
 from pyproj import Transformer
 from rasterio.control import GroundControlPoint
 
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.raster import read_scene

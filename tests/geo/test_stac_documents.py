@@ -12,9 +12,9 @@ import pystac
 import pytest
 from rasterio.control import GroundControlPoint
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import ConfigError
 from penstock.local.ready import ready_records
-from penstock.models import read_catalogue
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from penstock.processors.geo.request import RegressionRequest, SegmentationRequest
 from penstock.processors.geo.write.mlm import MAPPED, stac_mlm

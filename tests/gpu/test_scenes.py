@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import penstock
-from penstock.models import Model, read_catalogue
+from penstock.catalogue.records import read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.geo.segmentation import RasterSegmentation

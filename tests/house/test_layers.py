@@ -1,9 +1,10 @@
-"""Every module is in a layer of import-linter's contract, and no modules import each other in a circle."""
+"""Every module is in a layer of import-linter's contract, as ARCHITECTURE.md shows them, and no imports are circles."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -47,6 +48,13 @@ def test_every_module_is_in_a_layer() -> None:
     assert known.keys() >= named
     outside = [name for name in known if not any(f"{name}.".startswith(f"{layer}.") for layer in named)]
     assert outside == ["penstock"], "name each module, or a package above it, in the layers of pyproject.toml"
+
+
+def test_the_page_on_architecture_shows_the_layers() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    [shown] = re.findall(r"^cli -> [^`]+", (ROOT / "ARCHITECTURE.md").read_text(), re.M)
+    assert " ".join(shown.split()) == " -> ".join(layers).replace("penstock.", "")
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +18,12 @@ from penstock.storage.journal.answered import MARKS, Answered
 from penstock.storage.journal.endpoints import EndpointKey
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import deliveries, records
+from penstock.storage.redis import deliveries
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import ANSWERED_S, delete_leftovers
 from tests.integration.test_deliverer import delivering, until
+from tests.support.claims import claim_up_to
 from tests.support.webhook_receivers import a_key, an_endpoint, receiving
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
@@ -44,10 +44,7 @@ def submit(desk: Journal, job_id: str, **given: Any) -> JobKey:
 
 
 def claim(desk: Journal, n: int = 1) -> list[Claim]:
-    command = records.claim(
-        "q", slot="s", nonce=uuid.uuid4().hex, n=n, lease_s=30, max_tenant_running=9, worker="w", models=["m"]
-    )
-    return list(desk.store.run(command))
+    return claim_up_to(desk.store, n)
 
 
 def test_a_loss_of_redis_sends_no_webhook_again_that_was_answered_and_stored(desk: Journal) -> None:

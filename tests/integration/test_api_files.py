@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from penstock.config import S3
+from penstock.config_tables import S3
 from penstock.jobs import Artifact, JobKey
 from penstock.storage.redis import records
 from penstock.storage.signing import SignedLink, sign_link

@@ -36,9 +36,7 @@ async def test_a_submitted_job_is_answered_202_with_where_to_go_and_wakes_a_work
     assert (job["attempt"], job["max_attempts"], job["delivery"]) == (0, 3, "none")
     assert datetime.fromisoformat(job["created_at"]).utcoffset().total_seconds() == 0  # type: ignore[union-attr]
     assert service.hints.get(timeout=30) == "default"
-    record = (await service.jobs.run(records.claim(
-        "default", slot="s", nonce="n", n=1, lease_s=9, max_tenant_running=9, worker="w", models=["echo"]
-    )))[0].submission  # fmt: skip
+    record = (await service.claim()).submission
     assert (record.priority, record.queue_ttl_s, record.execution_timeout_s) == (1, 3600, 600)
 
 

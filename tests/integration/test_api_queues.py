@@ -10,8 +10,9 @@ from penstock.jobs import QueueMode, State
 from penstock.storage.journal.queue_modes import read_modes
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import catalogues, queues, records
+from penstock.storage.redis import catalogues, queues
 from penstock.storage.redis.records import Outcome
+from tests.support.claims import claiming
 from tests.support.service import ECHO, Service, assert_problem
 
 
@@ -27,10 +28,7 @@ QUEUE = "/v1/queues/default"
 
 
 async def is_claimable(service: Service) -> bool:
-    command = records.claim(
-        "default", slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30, max_tenant_running=9, worker="w", models=["echo"]
-    )
-    return bool(await service.jobs.run(command))
+    return await service.jobs.run(claiming("default", models=["echo"])) is not None
 
 
 class TestRetry:

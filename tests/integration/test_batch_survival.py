@@ -197,7 +197,7 @@ async def an_api(service: Service, **variables: str) -> AsyncIterator[tuple[Proc
         "PENSTOCK_REDIS_URL": str(service.settings.redis_url), "PENSTOCK_DATA": str(service.settings.data),
         "PENSTOCK_SECRET": "of the tests", "PENSTOCK_PORT": str(port),
     }  # fmt: skip
-    command = (sys.executable, "-m", "uvicorn", "tests.chaos.api_main:app", "--factory", "--port", str(port))
+    command = (sys.executable, "-m", "tests.chaos.api_main", "tests.chaos.api_main:app")
     process = await asyncio.create_subprocess_exec(*command, env={**kept, **mine, **variables}, stderr=PIPE)
     assert process.stderr is not None
     while b"running on" not in (said := await asyncio.wait_for(process.stderr.readline(), 120)):

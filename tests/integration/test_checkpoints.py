@@ -25,6 +25,7 @@ from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import records
 from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
 from penstock.workers.keeper.retention import delete_leftovers
+from tests.support.claims import claim_one
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.geo.scenes import pattern, write_scene
 from tests.support.polling import wait_for
@@ -49,12 +50,7 @@ def saved(bench: Bench, key: JobKey) -> list[str]:
 
 
 def claim(bench: Bench) -> Claim:
-    command = records.claim(
-        "default", slot="s", nonce=os.urandom(4).hex(), n=1, lease_s=30, max_tenant_running=9, worker="w",
-        models=["echo"],
-    )  # fmt: skip
-    [claimed] = bench.store.run(command)
-    return claimed
+    return claim_one(bench.store, "default", models=["echo"])
 
 
 def lose(bench: Bench, key: JobKey) -> None:

@@ -12,7 +12,8 @@ import trustme
 from redis import Redis
 from structlog.testing import capture_logs
 
-from penstock.config import S3, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.errors import ConfigError, RedisUnavailable
 from penstock.storage.checks import inspect_object_store, inspect_own_store, inspect_redis, require_durable_redis
 from penstock.storage.objects.base import ObjectInfo

@@ -71,6 +71,30 @@ def test_a_slot_that_fails_does_not_keep_the_worker(bench: Bench) -> None:
     assert not joining.is_alive()
 
 
+@pytest.mark.parametrize("slots_in_all", [1, 2])
+def test_only_a_free_slot_gets_a_thread_for_waiting_jobs(
+    valkey: ValkeyProcess, tmp_path: Path, slots_in_all: int
+) -> None:
+    began: set[str] = set()
+
+    def run(claimed: Claim) -> None:
+        bench.pipeline.run(claimed)
+        slots.notice("default")
+
+    with open_bench(valkey.url, tmp_path, slots=slots_in_all) as bench:
+        submit_texts(bench, "a")
+        slots = slots_of(bench, run)
+        threading.setprofile(lambda *_: began.add(threading.current_thread().name))
+        try:
+            assert slots.work("default") == 1
+            slots.drain()
+            slots.start()
+            slots.join()
+        finally:
+            threading.setprofile(None)
+    assert ("poll-default" in began) is (slots_in_all == 2)
+
+
 def test_a_draining_worker_ends_its_job_and_claims_nothing(bench: Bench) -> None:
     keys = submit_texts(bench, "a", "b")
 

@@ -194,3 +194,18 @@ async def test_a_client_reads_a_refusal_before_it_has_sent_all(valkey: ValkeyPro
         assert (status, headers["connection"]) == (413, "close")
         async with asyncio.timeout(10):
             assert await wire.reader.read() == b""
+
+
+async def test_a_client_reads_that_its_request_crashed_before_it_has_sent_all(
+    valkey: ValkeyProcess, tmp_path: Path
+) -> None:
+    async with serving(valkey.url, tmp_path) as service:
+
+        @service.app.post("/bug")
+        async def bug() -> None:
+            raise RuntimeError("a bug")
+
+        async with connected(service) as wire:
+            wire.writer.write(request("Connection: close", body=b"x" * 20_000_000, path="/bug"))
+            await wire.writer.drain()  # failed before: the connection was reset
+            assert (await wire.read())[0] == 500

@@ -27,6 +27,7 @@ from penstock.up.driver import STANDBY_AFTER_S, Driver
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Range
 from penstock.up.supervisor import REDIS_S, impatient_store
+from tests.support.claims import claim_one
 from tests.support.polling import wait_for
 from tests.support.service import ECHO
 from tests.support.valkey import ValkeyProcess
@@ -96,10 +97,7 @@ def report(store: JobStore, worker: str, queue: str = "default") -> None:
 
 
 def claim(store: JobStore, worker: str, slot: str) -> None:
-    command = records.claim(
-        "default", slot=slot, nonce=slot, n=1, lease_s=30, max_tenant_running=9, worker=worker, models=["echo"]
-    )
-    assert store.run(command)
+    claim_one(store, "default", slot=slot, worker=worker, models=["echo"])
 
 
 def test_workers_start_when_jobs_want_them_and_never_more(store: JobStore, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.doctor import examine
 from penstock.cli.main import app
-from penstock.config import S3, DropRule, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3, DropRule
 from penstock.errors import EventQueueUnavailable
 from penstock.intake.drop_checks import inspect_drops
 from penstock.storage.objects.opening import open_store

@@ -23,7 +23,7 @@ from urllib.parse import quote_plus
 import httpx2
 import pytest
 
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues, listing
 from penstock.storage.redis.counts import counts

@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.storage.redis.drop_events import Pass, note_pass
 from tests.support.api_server import listening
 from tests.support.service import serving

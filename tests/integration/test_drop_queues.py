@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.errors import EventQueueUnavailable
 from penstock.storage.redis import catalogues, listing
 from penstock.storage.redis.counts import counts

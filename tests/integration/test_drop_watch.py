@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.config import S3, DropRule
+from penstock.config_tables import S3, DropRule
 from penstock.errors import EventQueueUnavailable
 from penstock.storage.redis.counts import counts
 from penstock.storage.redis.drop_events import Pass, note_pass, passes, problem_with

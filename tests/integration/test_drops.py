@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.jobs import JobKey, State, Status
 from penstock.storage.drop_rules import wanted
 from penstock.storage.journal import journal

@@ -40,6 +40,7 @@ from penstock.workers.keeper.keeper import settle_reservations
 from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import GRACE_S, delete_leftovers
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
+from tests.support.claims import claiming
 from tests.support.service import ECHO, Service
 from tests.support.webhook_receivers import ENDPOINT, a_key, an_endpoint
 
@@ -78,10 +79,9 @@ def rewrite(desk: Journal, name: str, edit: Callable[[dict[str, Any]], None]) ->
 
 def claim_as_next(store: JobStore, n: int = 9) -> list[Claim]:
     """Claim as a worker of the next release, which runs its format."""
-    command = records.claim(
-        "q", slot="s", nonce=str(time.monotonic_ns()), n=n, lease_s=30, max_tenant_running=99, worker="w", models=["m"]
-    )
-    return list(store.run(replace(command, args={**command.args, "version": NEXT})))
+    commands = [claiming(max_tenant_running=99) for _ in range(n)]
+    claims = [store.run(replace(command, args={**command.args, "version": NEXT})) for command in commands]
+    return [held for held in claims if held is not None]
 
 
 def jobs_in(store: JobStore) -> list[Job]:

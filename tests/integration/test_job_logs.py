@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import structlog
 
+from penstock.catalogue.records import Catalogue
 from penstock.config import Settings
 from penstock.errors import JobGone, ProcessorFailed
 from penstock.jobs import Job, JobKey, State, Submission
-from penstock.models import Catalogue, Model
+from penstock.models import Model
 from penstock.observation import log
 from penstock.observation.listening import listening
 from penstock.processors.base import Prompt

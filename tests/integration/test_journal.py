@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +32,7 @@ from penstock.storage.redis import deliveries, listing, records, upkeep
 from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimits
 from penstock.workers.keeper.recovery import TOGETHER, recover, recover_if_lost, restore
 from penstock.workers.keeper.webhooks import body_of
+from tests.support.claims import claim_up_to
 from tests.support.crashes import Crashed, Fragile
 from tests.support.valkey import ValkeyProcess
 
@@ -135,10 +135,7 @@ def submit(desk: Journal, limits: QueueLimits = LIMITS, **changes: Any) -> Job:
 
 
 def claim(desk: Journal, *, lease_s: float = 30) -> list[Claim]:
-    command = records.claim(
-        "q", slot="s", nonce=uuid.uuid4().hex, n=5, lease_s=lease_s, max_tenant_running=9, worker="w", models=["m"]
-    )
-    return list(desk.store.run(command))
+    return claim_up_to(desk.store, 5, lease_s=lease_s)
 
 
 def claim_as_older(desk: Journal) -> list[Claim]:

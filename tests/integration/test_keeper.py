@@ -26,6 +26,7 @@ from penstock.workers.keeper.keeper import TIDY_EVERY_S, Duty, Keeper, sweep, to
 from penstock.workers.keeper.purge import STEP_JOBS, purge, retire
 from penstock.workers.keeper.retention import Leftovers, delete_leftovers, delete_leftovers_when_due
 from penstock.workers.keeper.webhooks import Deliverer
+from tests.support.claims import claim_one
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -205,11 +206,7 @@ def test_a_queue_with_waiting_jobs_always_has_a_hint(bench: Bench) -> None:
 def test_a_job_that_comes_back_has_a_hint_at_once(bench: Bench) -> None:
     hints = HintSender(bench.settings.redis_address)
     key = bench.submit("a", {"text": bench.upload("hi")})
-    [claim] = bench.store.run(
-        records.claim(
-            "default", slot="s", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w", models=["echo"]
-        )
-    )
+    claim = claim_one(bench.store, "default", models=["echo"])
     sweep(bench.store, hints)
     assert not bench.store.client.exists(celery_queue("default"))
     bench.journal.run(journal.complete(claim, Outcome(State.DELAYED, error=OutOfMemory().report())))

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientError
-from penstock.config import TenantLimits
+from penstock.config_tables import TenantLimits
 from penstock.storage.redis.records import QueueLimits
 from tests.support.api_server import listening
 from tests.support.command_line import Done, Shell

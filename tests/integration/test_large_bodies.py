@@ -128,7 +128,7 @@ async def test_ogc_checks_large_inputs_in_its_own_words(service: Service) -> Non
 async def test_a_body_that_takes_too_long_is_refused_and_others_go_on(valkey: ValkeyProcess, tmp_path: Path) -> None:
     async with serving(valkey.url, tmp_path, max_body_bytes=10_000_000) as service:
         # The kernel counts whole seconds: the work takes many more.
-        service.swap(isolation=Isolation(1, cpu_s=0.01, patience=1e8))
+        service.swap(isolation=Isolation(1, cpu_s=0.01, deadline_factor=1e8))
         value = {"text": "x", "more": [{}] * 2_000_000}
         body = json.dumps({"model": "echo", "input": value}, separators=(",", ":")).encode()
         refused = await post(service, "/v1/jobs", body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from penstock.jobs import Job, JobKey, Phase, State
 from penstock.storage.redis import records
 from penstock.storage.redis.fetch_hosts import Full
 from penstock.workers.attempts import NO_SLOT
+from tests.support.claims import claim_up_to
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -212,11 +212,10 @@ def test_a_job_of_a_release_that_stores_no_hosts_keeps_its_slot(
 
 
 def claim_beyond(bench: Bench, full: Full) -> list[str]:
-    command = records.claim(
-        "default", slot="s", nonce=str(time.monotonic_ns()), n=1, lease_s=30, max_tenant_running=1000, worker="w",
-        models=["echo"], full=full,
-    )  # fmt: skip
-    return [held.key.id for held in bench.store.run(command)]
+    return [
+        held.key.id
+        for held in claim_up_to(bench.store, 1, "default", max_tenant_running=1000, models=["echo"], full=full)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from penstock.api_keys import new_key
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.errors import Overloaded
 from penstock.storage.journal.api_keys import put_key
 from penstock.storage.objects.opening import open_store

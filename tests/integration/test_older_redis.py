@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from penstock.storage.redis import queues, records, upkeep
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover_if_lost
+from tests.support.claims import claim_one
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess, start_valkey
@@ -41,11 +41,7 @@ class Site:
         return self.journal.run(journal.submit(made, LIMITS)).job
 
     def claim(self) -> Claim:
-        command = records.claim(
-            "q", slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30, max_tenant_running=9, worker="w", models=["m"]
-        )
-        (claim,) = self.journal.store.run(command)
-        return claim
+        return claim_one(self.journal.store)
 
     def complete(self, claim: Claim) -> None:
         self.journal.run(journal.complete(claim, Outcome(State.SUCCEEDED, claim.key.id)))

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from penstock.config import S3, DropRule
+from penstock.config_tables import S3, DropRule
 from penstock.jobs import JobKey, State
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues, listing, records

@@ -16,7 +16,8 @@ import torch
 import transformers
 from PIL import Image
 
-from penstock.models import Model, read_catalogue
+from penstock.catalogue.records import read_catalogue
+from penstock.models import Model
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.registry import Registry
 from penstock.processors.testing import Finished, FolderSink, LocalFiles, check_processor

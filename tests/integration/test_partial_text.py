@@ -17,6 +17,7 @@ from penstock.storage.redis.scripts import T
 from penstock.workers.artifacts import MAX_PREVIEW_BYTES, Preview
 from penstock.workers.attempts import MAX_PREVIEWS_BYTES, PART_CHARS, Attempt
 from penstock.workers.heartbeat import Heartbeat
+from tests.support.claims import claim_one
 from tests.support.valkey import ValkeyProcess
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3)
@@ -33,11 +34,7 @@ def store(valkey: ValkeyProcess) -> Iterator[JobStore]:
 
 
 def claim(store: JobStore) -> Claim:
-    command = records.claim(
-        "q", slot="s", nonce=str(time.monotonic_ns()), n=1, lease_s=30, max_tenant_running=9, worker="w", models=["m"]
-    )
-    [claimed] = store.run(command)
-    return claimed
+    return claim_one(store)
 
 
 def told(store: JobStore) -> list[tuple[int, int, str]]:

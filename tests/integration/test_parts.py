@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -18,6 +17,7 @@ from penstock.storage.redis import counts, deliveries, listing, parts, queues, r
 from penstock.storage.redis.parts import Division, PartRange, part_lane
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit
+from tests.support.claims import claim_up_to
 
 RANGES = (PartRange(0, 3, 40), PartRange(4, 7, 40), PartRange(8, 9, 20))
 DIVISION = Division("d" * 32, "cpu-x", RANGES)
@@ -31,11 +31,7 @@ def split(store: JobStore, held: Claim, division: Division = DIVISION) -> record
 
 
 def claim_parts(store: JobStore, n: int = 1, *, lane: str = LANE, lease_s: float = 30) -> list[Claim]:
-    command = records.claim(
-        "q", slot="p", nonce=uuid.uuid4().hex, n=n, lease_s=lease_s, max_tenant_running=10, worker="v",
-        models=["m", lane],
-    )  # fmt: skip
-    return list(store.run(command))
+    return claim_up_to(store, n, slot="p", lease_s=lease_s, max_tenant_running=10, worker="v", models=["m", lane])
 
 
 def end(store: JobStore, held: Claim, state: State = State.SUCCEEDED, **outcome: Any) -> str:
@@ -222,7 +218,7 @@ class TestParts:
         assert end(store, running, State.CANCELED) == "ok"
         assert read(store, KEY).state is State.QUEUED
         submit(store, "b")
-        [last] = claim(store, 9)  # alone
+        [last] = claim(store)
         assert (last.key, last.crashes, last.last_chance) == (KEY, LIMITS.max_crashes - 1, True)
         due(store, "leases", KEY)
         assert read(store, KEY).state is State.FAILED

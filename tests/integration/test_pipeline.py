@@ -34,6 +34,7 @@ from penstock.workers.consumer import register
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import InThread, Processed, Session, ThreadSession, Work
 from penstock.workers.store_waits import StoreWaits
+from tests.support.claims import claim_one
 from tests.support.echo_processor import Bench, Echo, EchoRequest, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -197,10 +198,7 @@ def test_a_worker_that_lost_its_lease_changes_nothing(hasty: Bench) -> None:
     # As if the worker had been stopped: the lease is made to have ended, the job comes back and ends elsewhere.
     hasty.store.client.zadd("penstock:leases", {str(key): 0})
     assert hasty.store.run(records.sweep()).requeued == 1
-    [claim] = hasty.store.run(
-        records.claim("default", slot="other", nonce="n", n=1, lease_s=30, max_tenant_running=9, worker="w",
-                      models=["echo"])
-    )  # fmt: skip
+    claim = claim_one(hasty.store, "default", slot="other", models=["echo"])
     hasty.journal.run(journal.complete(claim, records.Outcome(State.SUCCEEDED, text="elsewhere")))
     hasty.gate.opened.set()
     zombie.join(60)
@@ -358,11 +356,7 @@ def test_a_job_on_its_last_chance_runs_with_nothing_beside_it(bench: Bench) -> N
 
 def claim_and_lose(bench: Bench, key: JobKey) -> None:
     """Have a worker die over a job."""
-    nonce = str(time.monotonic_ns())
-    command = records.claim(
-        "default", slot="dead", nonce=nonce, n=1, lease_s=30, max_tenant_running=9, worker="dead", models=["echo"]
-    )
-    assert bench.store.run(command)
+    claim_one(bench.store, "default", slot="dead", worker="dead", models=["echo"])
     bench.store.client.zadd("penstock:leases", {str(key): 0})
     assert bench.store.run(records.sweep()).requeued == 1
 
@@ -447,11 +441,7 @@ def test_a_split_is_told_until_redis_answers(
         store = Unreliable(bench.store, "split", lost=lost, replies=replies)
         processing = InThread(Registry().register("echo", Divided))
         pipeline = replace(bench.pipeline, processing=processing, store=store)
-        [claim] = bench.store.run(
-            records.claim(
-                "default", slot="s", nonce="n", n=1, lease_s=30, max_tenant_running=1, worker="w", models=["echo"]
-            )
-        )
+        claim = claim_one(bench.store, "default", models=["echo"])
         pipeline.run(claim)
         job = read(bench, key)
         assert (job.state, job.parts and (job.parts.number, job.parts.ended)) == (State.DELAYED, (3, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from penstock.storage.journal.journal import Journal
 from penstock.storage.journal.queue_modes import read_modes, set_mode, store_modes
 from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
-from penstock.storage.redis import queues, records
+from penstock.storage.redis import queues
 from penstock.storage.redis.records import JobStore, QueueLimits
 from penstock.workers.keeper.recovery import recover_if_lost
+from tests.support.claims import claim_up_to
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
 
@@ -37,10 +37,7 @@ def submit(desk: Journal, job_id: str, **given: Any) -> JobKey:
 
 
 def claim(desk: Journal, n: int = 1) -> list[Claim]:
-    command = records.claim(
-        "q", slot="s", nonce=uuid.uuid4().hex, n=n, lease_s=30, max_tenant_running=9, worker="w", models=["m"]
-    )
-    return list(desk.store.run(command))
+    return claim_up_to(desk.store, n)
 
 
 def test_a_paused_queue_stays_paused_where_only_the_object_store_was_saved(desk: Journal) -> None:

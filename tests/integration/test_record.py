@@ -21,6 +21,7 @@ from penstock.storage.redis import deliveries, listing, parts, queues, record, r
 from penstock.storage.redis.record import FAMILIES, TABLE, Record, encoded
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
+from tests.support.claims import claiming
 
 LUA = {
     path.stem: re.sub(r"--.*", "", path.read_text()) for path in (Path(record.__file__).parent / "lua").glob("*.lua")
@@ -220,10 +221,7 @@ class TestArguments:
 
     def test_empty_lists_and_objects_and_missing_values(self, store: JobStore) -> None:
         submit(store)
-        command = records.claim(
-            "q", slot="s", nonce="n", n=1, lease_s=1, max_tenant_running=1, worker="w", models=[], running_caps={}
-        )
-        assert store.run(command) == ()
+        assert store.run(claiming(models=[], running_caps={})) is None
         assert "cursor" not in json.loads(listing.list_jobs("default").argument)
         assert len(store.run(listing.list_jobs("default", metadata={})).jobs) == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.storage.redis import records
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
 from penstock.workers.keeper.purge import purge, retire
 from penstock.workers.keeper.recovery import recover_if_lost
+from tests.support.claims import claim_up_to
 from tests.support.valkey import ValkeyProcess, start_valkey
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3, durable=True)
@@ -47,10 +47,7 @@ def submit(desk: Journal, job_id: str, **given: Any) -> JobKey:
 
 
 def claim(desk: Journal, n: int = 1) -> list[Claim]:
-    command = records.claim(
-        "q", slot="s", nonce=uuid.uuid4().hex, n=n, lease_s=30, max_tenant_running=9, worker="w", models=["m"]
-    )
-    return list(desk.store.run(command))
+    return claim_up_to(desk.store, n)
 
 
 def test_an_older_redis_runs_no_job_that_was_purged_meanwhile(

@@ -11,6 +11,7 @@ import pytest
 from penstock.jobs import JobKey, State
 from penstock.storage.redis import records
 from penstock.workers.requeue_poller import RequeuePoller
+from tests.support.claims import claim_one
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess
@@ -24,10 +25,7 @@ def bench(valkey: ValkeyProcess, tmp_path: Path) -> Iterator[Bench]:
 
 def lose(bench: Bench, key: JobKey, *, lease_s: float) -> None:
     """Have a worker die over a job."""
-    claiming = records.claim(
-        "default", slot="dead", nonce="n", n=1, lease_s=lease_s, max_tenant_running=9, worker="dead", models=["echo"]
-    )
-    [claim] = bench.store.run(claiming)
+    claim = claim_one(bench.store, "default", slot="dead", lease_s=lease_s, worker="dead", models=["echo"])
     assert claim.key == key
 
 

@@ -8,7 +8,7 @@ A hand-written model says where each job must stand after each of them; the two 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import deliveries, records, upkeep
 from penstock.storage.redis.records import Command, JobStore, QueueLimits
 from penstock.workers.keeper.recovery import recover
+from tests.support.claims import claiming
 from tests.support.crashes import Crashed, Fragile
 from tests.support.job_rules import ENDS, WAITING, Expected, Hold, outcome
 from tests.support.valkey import ValkeyProcess
@@ -52,10 +53,9 @@ steps = st.sampled_from([99, 99, 99, 99, 99, 0, 1, 2, 2])
 rarely = st.sampled_from([False] * 4 + [True])
 
 
-def claim_one() -> Command[tuple[Claim, ...]]:
+def a_claim() -> Command[Claim | None]:
     """Return a claim of a slot, with a nonce of its own."""
-    nonce = uuid.uuid4().hex
-    return records.claim("q", slot="s", nonce=nonce, n=1, lease_s=3600, max_tenant_running=9, worker="w", models=["m"])
+    return claiming(lease_s=3600)
 
 
 @dataclass
@@ -197,24 +197,22 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: self.those("queued"))
     @rule(again=st.booleans())
     def claim(self, again: bool) -> None:
-        command = claim_one()
-        claims = self.store.run(command)
+        command = a_claim()
+        claim = self.store.run(command)
+        assert claim is not None
         if again:
-            assert self.store.run(command) == claims
-        self.claimed(claims)
-        self.holds += map(Hold, claims)
+            assert self.store.run(command) == claim
+        self.claimed(claim)
+        self.holds.append(Hold(claim))
 
-    def claimed(self, claims: Sequence[Claim]) -> None:
-        waiting = self.those("queued")
-        assert len(claims) == min(1, len(waiting))
-        for claim in claims:
-            assert claim.key.id in waiting
-            job = self.jobs[claim.key.id]
-            assert claim.fence > job.fence
-            job.state, job.fence, job.ended_by, job.checkpoints = "running", claim.fence, 0, 0
-            job.attempt += not job.given_back
-            job.given_back = False
-            assert (claim.attempt, claim.crashes) == (job.attempt, job.crashes)
+    def claimed(self, claim: Claim) -> None:
+        assert claim.key.id in self.those("queued")
+        job = self.jobs[claim.key.id]
+        assert claim.fence > job.fence
+        job.state, job.fence, job.ended_by, job.checkpoints = "running", claim.fence, 0, 0
+        job.attempt += not job.given_back
+        job.given_back = False
+        assert (claim.attempt, claim.crashes) == (job.attempt, job.crashes)
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), checkpoint=st.booleans())

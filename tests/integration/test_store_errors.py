@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -16,7 +19,8 @@ from penstock.jobs import JobKey
 from penstock.storage.checks import inspect_redis, inspect_redis_room
 from penstock.storage.redis import records
 from penstock.storage.redis.records import AsyncJobStore, JobStore
-from penstock.storage.redis.scripts import place, source
+from penstock.storage.redis.scripts import AWAY_S, place, source
+from tests.chaos.proxy import Proxy
 from tests.support.bare_store import submission, submit
 from tests.support.service import Service, assert_problem
 from tests.support.valkey import ValkeyProcess, start_valkey
@@ -156,6 +160,33 @@ def test_a_mistake_of_ours_names_its_file_and_line_and_is_logged(store: JobStore
     assert entry["at"] in met.value.detail
 
 
+class Forgetting(Proxy):
+    """A proxy that has the server forget its scripts, as a restart does, just before it passes the next calls on."""
+
+    def __init__(self, server: Redis, target: int) -> None:
+        super().__init__(target)
+        self.left, self._server = 0, server
+
+    def _request(self, link: Any, data: bytes) -> bool:
+        if b"EVALSHA" in data and self.left > 0:
+            self.left -= 1
+            self._server.script_flush()
+        return super()._request(link, data)
+
+
+def test_a_server_that_restarts_during_a_pipeline_is_asked_again(own: ValkeyProcess, at: Redis) -> None:
+    with Forgetting(at, own.port) as proxy:
+        store = JobStore.open(f"redis://127.0.0.1:{proxy.port}/0")
+        try:
+            for proxy.left in (0, 1):
+                assert store.run_each([records.ping(), records.ping()]) == [None, None]
+            proxy.left = 2
+            for error in store.run_each([records.ping(), records.ping()]):
+                assert isinstance(error, RedisUnavailable)
+        finally:
+            store.close()
+
+
 @pytest.mark.parametrize("name", ["submit", "claim", "sweep"])
 def test_every_line_of_a_script_has_its_place(name: str) -> None:
     folder = Path(records.__file__).parent / "lua"
@@ -165,7 +196,8 @@ def test_every_line_of_a_script_has_its_place(name: str) -> None:
         assert lines[int(own) - 1] == line, (number, file, own)
 
 
-SCRIPTS = sorted({path.stem for path in (Path(records.__file__).parent / "lua").glob("*.lua")} - {"common", "outbox"})
+LUA = Path(records.__file__).parent / "lua"
+SCRIPTS = sorted({path.stem for path in LUA.glob("*.lua")} - {"common", "outbox"})
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -174,11 +206,33 @@ def test_a_server_compiles_every_script(store: JobStore, name: str) -> None:
     store.client.script_load(source(name))
 
 
+def test_every_shared_function_is_used() -> None:
+    texts = {path.stem: re.sub(r"--.*", "", path.read_text()) for path in LUA.glob("*.lua")}
+    everything = "\n".join(texts.values())
+    names = re.findall(r"^local function (\w+)", texts["common"] + texts["outbox"], re.MULTILINE)
+    assert len(names) > 50
+    assert [name for name in names if len(re.findall(rf"\b{name}\b", everything)) == 1] == []
+
+
 async def test_a_request_that_meets_a_mistake_is_answered_500_without_its_cause(service: Service) -> None:
     await service.jobs.client.set(f"penstock:tenant:{JOB.tenant}:job:{JOB.id}", "no hash")
     problem = assert_problem(await service.http.get(f"/v1/jobs/{JOB.id}"), 500, "redis_failed")
     assert "WRONGTYPE" not in str(problem)
     assert "common.lua" in problem["detail"]
+
+
+async def test_an_error_reply_ends_the_pause_after_a_time_out(own: ValkeyProcess, at: Redis) -> None:
+    at.set("penstock:tenant:default:job:a", "no hash")
+    store = AsyncJobStore.open(own.url, timeout_s=0.3)
+    try:
+        with own.hanging(), pytest.raises(RedisUnavailable):
+            await store.run(records.ping())
+        await asyncio.sleep(AWAY_S)
+        with pytest.raises(RedisFailed):
+            await store.run(records.read(JobKey("default", "a")))
+        await store.run(records.ping())
+    finally:
+        await store.close()
 
 
 async def test_both_clients_translate(own: ValkeyProcess) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from penstock.api.model_catalogue import MISS_S, RETRY_S, ModelCatalogue
+from penstock.catalogue.records import Catalogue
 from penstock.cli.doctor import examine
 from penstock.config import Settings
 from penstock.errors import ObjectStoreUnavailable
 from penstock.formats import READS
 from penstock.jobs import JobKey, State
-from penstock.models import Catalogue, CatalogueEntry, Model, find
+from penstock.models import CatalogueEntry, Model, find
 from penstock.processors.registry import Registry
 from penstock.storage.journal.promotions import Promotion, put_promotion
 from penstock.storage.journal.stored_models import (

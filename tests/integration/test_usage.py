@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -21,10 +20,11 @@ from penstock.storage.objects.base import ObjectInfo
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import records, upkeep, usage
 from penstock.storage.redis.records import Command, JobStore, Outcome, QueueLimits, Quotas
-from penstock.storage.redis.usage import UsageRow, read_usage
+from penstock.storage.redis.usage import UsageRow
 from penstock.workers.keeper.purge import purge
 from penstock.workers.keeper.recovery import recover, recover_if_lost
 from penstock.workers.keeper.retention import TOMBSTONES_S, delete_leftovers
+from tests.support.claims import claim_one
 from tests.support.crashes import Crashed
 from tests.support.valkey import ValkeyProcess
 
@@ -50,12 +50,7 @@ def submit(desk: Journal, job_id: str, *, tenant: str = "t", model: str = "m", l
 
 
 def claim(desk: Journal) -> Claim:
-    [held] = desk.store.run(
-        records.claim(
-            "q", slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30, max_tenant_running=9, worker="w", models=["m", "m2"]
-        )
-    )
-    return held
+    return claim_one(desk.store, models=["m", "m2"])
 
 
 def end(desk: Journal, job_id: str, *, state: State = State.SUCCEEDED, used: Usage = USED, **given: Any) -> JobKey:
@@ -66,7 +61,8 @@ def end(desk: Journal, job_id: str, *, state: State = State.SUCCEEDED, used: Usa
 
 def rows(desk: Journal, tenant: str | None = None) -> tuple[UsageRow, ...]:
     today = usage.day_at(time.time())
-    return read_usage(desk.store, tenant, today - timedelta(days=1), today)
+    names = desk.store.run(usage.days_with_usage(tenant, today - timedelta(days=1), today))
+    return tuple(row for some in usage.chunks(names) for row in desk.store.run(usage.usage_of(some)))
 
 
 def sums(desk: Journal) -> list[tuple[str, str, dict[str, int]]]:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.api_keys import Scope, new_key
 from penstock.client import AsyncClient
-from penstock.config import TenantLimits
+from penstock.config_tables import TenantLimits
 from penstock.jobs import State, Usage
 from penstock.storage.journal.api_keys import put_key
 from penstock.storage.redis.records import Outcome

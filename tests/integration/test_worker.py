@@ -11,10 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.catalogue.records import Catalogue, WrongRecord
 from penstock.config import Settings
 from penstock.intake.media import upload_key
 from penstock.jobs import Job, JobKey, State, Submission
-from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord
+from penstock.models import CatalogueEntry, Model
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore

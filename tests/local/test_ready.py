@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.local.ready import add_ready, ready_records
-from penstock.models import read_catalogue
 from tests.support.command_line import Done, Shell
 from tests.support.fake_hub import COMMIT, a_hub
 

@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from penstock.catalogue.records import Catalogue
 from penstock.config import load_settings
 from penstock.errors import FetchFailed
-from penstock.models import Catalogue, Model
+from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
 from penstock.storage.objects.opening import open_own_store

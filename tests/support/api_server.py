@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 
+from penstock.api.framing import Framing
 from tests.support.service import Service
 
 
@@ -34,7 +35,9 @@ class Server(uvicorn.Server):
 async def listening(service: Service, port: int = 0) -> AsyncIterator[Server]:
     """Serve the app on a port of its own, or on the one that its links name."""
     server = Server(
-        uvicorn.Config(service.app, port=port, http="h11", lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            Framing(service.app), port=port, http="h11", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+        )
     )
     task = asyncio.create_task(server._serve())
     await asyncio.wait_for(server.listening.wait(), 10)

@@ -21,7 +21,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from penstock.config import S3
+from penstock.config_tables import S3
 
 REGION = "eu-central-1"
 _ALLOW = json.dumps(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.storage.redis import records
 from penstock.storage.redis.records import JobStore, Outcome, QueueLimits
+from tests.support.claims import claim_up_to
 
 LIMITS = QueueLimits(max_queued=100, max_tenant_jobs=50, retention_s=3600, max_crashes=3)
 
@@ -25,11 +27,9 @@ def submit(store: JobStore, job_id: str = "a", limits: QueueLimits = LIMITS, **c
 
 
 def claim(store: JobStore, n: int = 1, *, nonce: str | None = None, lease_s: float = 30, cap: int = 10) -> list[Claim]:
-    command = records.claim(
-        "q", slot="s", nonce=nonce or str(time.monotonic_ns()), n=n, lease_s=lease_s, max_tenant_running=cap,
-        worker="w", models=["m", "m2"],
-    )  # fmt: skip
-    return list(store.run(command))
+    return claim_up_to(
+        store, n, nonce=nonce or uuid.uuid4().hex, lease_s=lease_s, max_tenant_running=cap, models=["m", "m2"]
+    )
 
 
 def read(store: JobStore, key: JobKey) -> Job:

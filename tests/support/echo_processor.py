@@ -142,7 +142,7 @@ class Bench:
         return self.keys(f"{key.prefix}attempts/")
 
     def scratch(self) -> list[Path]:
-        """Return the paths in the scratch folder, but for empty rooms."""
+        """Return the paths in the scratch folder, but for empty base folders."""
         spool = self.settings.spool_dir
         return [path for path in spool.rglob("*") if path.parent != spool or not path.is_dir()]
 

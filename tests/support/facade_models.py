@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from penstock.processors.language.request import GenerationRequest, TextEmbeddin
 from penstock.processors.speech.request import SpeechRequest
 from penstock.processors.vllm.options import FIELDS, PluginFields
 from penstock.processors.vllm.request import request_for
-from penstock.storage.redis import catalogues, records, streaming
+from penstock.storage.redis import catalogues, streaming
 from penstock.storage.redis.records import Outcome
 from tests.support.api_server import listening
+from tests.support.claims import claiming
 from tests.support.service import ECHO, Service, serving
 
 ALIAS = "ibm-nasa-geospatial/Prithvi-EO-2.0-300M-TL-Sen1Floods11"
@@ -61,12 +61,10 @@ class Facing:
     async def claim(self) -> Claim:
         """Lease the next job, when there is one."""
         names = [model.name for model in self.models]
-        command = records.claim(
-            "default", slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30, max_tenant_running=9, worker="w", models=names
-        )
-        while not (claims := await self.service.jobs.run(command)):
+        command = claiming("default", models=names)
+        while (claim := await self.service.jobs.run(command)) is None:
             await asyncio.to_thread(self.service.hints.get, timeout=20)
-        return claims[0]
+        return claim
 
     async def say(self, claim: Claim, piece: str, *, at: int) -> None:
         """Tell a piece of a job's text."""

@@ -22,6 +22,7 @@ from penstock.storage.redis.records import Outcome, QueueLimits
 from penstock.storage.redis.scripts import JobStore
 from penstock.up.valkey import recorded_url
 from penstock.views import View
+from tests.support.claims import claim_one
 
 QUEUE = "made"
 MODEL = CatalogueEntry(
@@ -49,7 +50,7 @@ MODEL = CatalogueEntry(
         View("passages", "/segments"),
         View("labels", "/images/*/labels", "image"),
         View("vectors", "/embeddings"),
-    ),  # fmt: skip
+    ),
     execution_timeout_s=600,
     queue_ttl_s=3600,
     max_attempts=3,
@@ -90,12 +91,7 @@ class MadeJobs:
 
     def claim(self) -> Claim:
         """Lease the next job."""
-        command = records.claim(
-            QUEUE, slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=60, max_tenant_running=99, worker="made",
-            models=[MODEL.name],
-        )  # fmt: skip
-        (claim,) = self.jobs.run(command)
-        return claim
+        return claim_one(self.jobs, QUEUE, lease_s=60, max_tenant_running=99, worker="made", models=[MODEL.name])
 
     def artifact(self, claim: Claim, name: str, data: bytes, content_type: str) -> Artifact:
         """Store an artifact."""

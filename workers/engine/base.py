@@ -12,6 +12,9 @@ from penstock.processors.io_signature import Offers
 from penstock.processors.prompt_names import BESIDE, PIXELS, has_numbers
 from penstock.workers.engine.memory import files_bytes
 
+#: Files that are fetched from a repository of the hub: all but pickles, weights of other frameworks and images.
+HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.toml", "*.pt2")
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -143,9 +146,6 @@ RunnerFactory = Callable[[Model], Runner]
 #: Checks a model's files and options without reading its weights; raises `ModelUnavailable` as its factory would.
 RunnerCheck = Callable[[Model], object]
 
-#: Files that are fetched from a repository of the hub: all but pickles, weights of other frameworks and images.
-HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.toml", "*.pt2")
-
 
 @dataclass(frozen=True, slots=True)
 class RunnerSpec:
@@ -169,8 +169,8 @@ class RunnerSpec:
     #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
     io_signatures: Offers | None = None
     #: The signatures of one model, from its options and small files and without the runner's libraries; None: those of
-    #: `signatures`. An error counts as None: `check` and `load` report it.
-    signatures_of: Callable[[Model], Offers | None] = lambda _model: None
+    #: `io_signatures`. An error counts as None: `check` and `load` report it.
+    io_signatures_of: Callable[[Model], Offers | None] = lambda _model: None
 
 
 #: Called often by threads that wait on a job's behalf; raises an `Interruption` when the job must stop.

@@ -129,10 +129,6 @@ def _transformers_bytes(model: Model) -> int:
         return weights
 
 
-def _vllm() -> tuple[RunnerFactory, RunnerCheck]:
-    return load_vllm, check_vllm
-
-
 def _vllm_bytes(model: Model) -> int:
     """Return the size of the weights, or what vLLM's server reserves."""
     if model.processor not in EngineOptions.TASKS:
@@ -235,12 +231,12 @@ def _of_torch(model: Model) -> Offers | None:
 
 
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
-FAKE = RunnerSpec(_load_fake, io_signatures=_FAKES, signatures_of=_of_fake)
+FAKE = RunnerSpec(_load_fake, io_signatures=_FAKES, io_signatures_of=_of_fake)
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
     io_signatures={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)},
-    signatures_of=_of_onnx,
+    io_signatures_of=_of_onnx,
 )  # fmt: skip
 OPENAI_SERVER = _spec(
     _openai_server, expected_bytes=lambda _model: 0, served=True, io_signatures={"requests": (_SERVED,)}
@@ -251,12 +247,11 @@ TERRATORCH = _spec(
     _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
     io_signatures={**_SCENES, "embedding": (_VECTORS,)},
 )  # fmt: skip
-TORCH = _spec(_torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, signatures_of=_of_torch)
+TORCH = _spec(_torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch)
 TRANSFORMERS = _spec(
     _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, io_signatures=transformers.OFFERS,
-    signatures_of=transformers.offers_of,
+    io_signatures_of=transformers.offers_of,
 )  # fmt: skip
-VLLM = _spec(_vllm, expected_bytes=_vllm_bytes, io_signatures=_VLLM)
 
 
 def load_vllm(model: Model) -> Runner:
@@ -280,3 +275,6 @@ def check_vllm(model: Model) -> None:
     with requires("worker"):
         from penstock.workers.engine.vllm.runner import check_pooling
     check_pooling(model)
+
+
+VLLM = RunnerSpec(load_vllm, check_vllm, expected_bytes=_vllm_bytes, io_signatures=_VLLM)

@@ -1,4 +1,4 @@
-"""Passes on a CPU: variables of OpenMP and torch, which read them when torch is imported (decision 112)."""
+"""Forward passes on a CPU: sets variables that OpenMP and torch read when torch is imported (decision 112)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, MutableMapping
 
 _THREADS = "OMP_NUM_THREADS"
 _POLICY = "OMP_WAIT_POLICY"
-#: The variables with which a user says how threads wait.
+#: The variables by which a user sets how threads wait.
 _WAITS = (_POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
-#: Says to a program which variables this one has set itself. Not read as a setting of Penstock's.
+#: Variable that names the variables set by Penstock, for the programs that it starts. It is no setting of Penstock's.
 _OURS = "_PENSTOCK_OWN_VARIABLES"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,9 +29,9 @@ from penstock.workers.engine.steps import (
     DeviceTime,
     Feeder,
     admitted,
-    charge,
     close_prompts,
     log_cause,
+    progressed,
     take_step,
     translated,
 )
@@ -385,19 +384,16 @@ class BatchingEngine:
             self._stepping = items
         if not items:
             return
-        no_room, begun_s = None, time.monotonic()
+        no_room = None
         try:
             steps = take_step(resident, items)
         except DeviceLost as error:
             self._lose(error)
         except OutOfMemory as error:
-            charge(items, time.monotonic() - begun_s)
             no_room = error.detail
         except BaseException as error:
-            charge(items, time.monotonic() - begun_s)
             self._isolate(items, resident, error, retry=retry)
         else:
-            charge(items, time.monotonic() - begun_s)
             self._deliver(items, steps)
         if no_room is not None:
             # Outside the handler nothing refers to the error, whose frames hold the batch that did not fit.
@@ -407,13 +403,7 @@ class BatchingEngine:
         """Give the runs of a batch their answers."""
         with self._lock:
             self._batch_sizes[items[0].run.resident.model.name] = len(items)
-            progress: defaultdict[Run, float] = defaultdict(float)
-            for item, step in zip(items, steps, strict=True):
-                done = 1.0 if isinstance(step, Done) else step.done
-                if item.run.on_batch is not None:
-                    progress[item.run] += done - item.done
-                item.done = done
-            for run, prompts in progress.items():
+            for run, prompts in progressed(items, steps).items():
                 run.report_batch(len(items), prompts)
             for item, step in zip(items, steps, strict=True):
                 if isinstance(step, Done):

@@ -97,7 +97,7 @@ class Runners:
         """
         spec = self._spec(model.runner)
         try:
-            return spec.signatures_of(model) or spec.io_signatures
+            return spec.io_signatures_of(model) or spec.io_signatures
         except Exception as error:  # wrong files or options, which `check` and `load` report
             log.info("runner.signatures_unknown", runner=model.runner, model=model.name, error=repr(error))
             return spec.io_signatures

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from traceback import format_exception
 
 import structlog
@@ -26,7 +27,18 @@ log = structlog.get_logger(__name__)
 
 
 def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
-    """Step a batch and return the runner's answers; raise `ProcessorFailed` for answers that are no steps."""
+    """Step a batch and return the runner's answers; raise `ProcessorFailed` for answers that are no steps.
+
+    The runs are charged for the time, also if the step fails.
+    """
+    begun_s = time.monotonic()
+    try:
+        return _steps(resident, items)
+    finally:
+        _charge(items, time.monotonic() - begun_s)
+
+
+def _steps(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     run, states = items[0].run, [item.state for item in items]
     # In a batch of several jobs nothing shows to which of them a line belongs: it must reach none of them.
     if run.listener is None or any(item.run is not run for item in items):
@@ -39,7 +51,7 @@ def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     return steps
 
 
-def charge(items: Sequence[Item], seconds: float) -> None:
+def _charge(items: Sequence[Item], seconds: float) -> None:
     """Share the time of a step out over the runs of its prompts, by the prompts' costs."""
     costs: defaultdict[Run, int] = defaultdict(int)
     for item in items:
@@ -48,6 +60,17 @@ def charge(items: Sequence[Item], seconds: float) -> None:
     for run, cost in costs.items():
         if run.on_device is not None:
             run.on_device(seconds * cost / total)
+
+
+def progressed(items: Sequence[Item], steps: Sequence[Step]) -> Mapping[Run, float]:
+    """Note in the prompts how much of each is done; return the progress of the runs that report it, in prompts."""
+    progress: defaultdict[Run, float] = defaultdict(float)
+    for item, step in zip(items, steps, strict=True):
+        done = 1.0 if isinstance(step, Done) else step.done
+        if item.run.on_batch is not None:
+            progress[item.run] += done - item.done
+        item.done = done
+    return progress
 
 
 def _well_formed(step: object) -> bool:

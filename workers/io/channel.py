@@ -1,4 +1,4 @@
-"""Messages between a worker and an IO process, over a Unix socket: JSON, arrays, and at limits one file descriptor.
+"""Messages between a worker and an IO process, over a Unix socket: JSON, arrays, and at most one file descriptor.
 
     prefix (kind of body, sizes of header and body) | header (two lines of JSON) | body (the arrays' bytes)
 

@@ -80,21 +80,21 @@ def _kill(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _ends(pid: int, patience_s: float) -> bool:
-    """Return True when a child ends within `patience_s`; its status can still be read."""
+def _ends(pid: int, timeout_s: float) -> bool:
+    """Return True when a child ends within `timeout_s`; its status can still be read."""
     if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
         return True
-    if not patience_s:
+    if not timeout_s:
         return False
     if hasattr(os, "pidfd_open"):
         descriptor = os.pidfd_open(pid)
         try:
             waiting = select.poll()
             waiting.register(descriptor, select.POLLIN)
-            return bool(waiting.poll(patience_s * 1000))
+            return bool(waiting.poll(timeout_s * 1000))
         finally:
             os.close(descriptor)
-    ends = time.monotonic() + patience_s
+    ends = time.monotonic() + timeout_s
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= ends:
             return False

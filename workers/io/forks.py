@@ -151,17 +151,17 @@ class Asking:
         self.lost = False
         self._lock = threading.Lock()
 
-    def receive(self, patience_s: float) -> Message:
+    def receive(self, timeout_s: float) -> Message:
         """Return the next message; raise `ServiceError` if none arrives."""
         with self._lock:
-            return self._receive(patience_s)
+            return self._receive(timeout_s)
 
-    def fork(self, patience_s: float, **fields: Any) -> tuple[int, socket.socket]:
+    def fork(self, timeout_s: float, **fields: Any) -> tuple[int, socket.socket]:
         """Request a fork; return its process id and our end of a socket to it."""
         ours, its = socket.socketpair()
         try:
             with its:
-                return int(self._ask("fork", its.fileno(), patience_s=patience_s, **fields).header["pid"]), ours
+                return int(self._ask("fork", its.fileno(), timeout_s=timeout_s, **fields).header["pid"]), ours
         except BaseException:
             ours.close()
             raise
@@ -179,7 +179,7 @@ class Asking:
 
     def preload(self, processor: str) -> None:
         """Have the process import a processor of Penstock."""
-        self._ask("preload", patience_s=START_S, processor=processor)
+        self._ask("preload", timeout_s=START_S, processor=processor)
 
     def log_to(self, descriptor: int) -> None:
         """Have the process, and those that it forks from now on, log to a file."""
@@ -192,7 +192,7 @@ class Asking:
         with self._lock:
             self.channel.close()
 
-    def _ask(self, kind: str, descriptor: int | None = None, *, patience_s: float = ANSWER_S, **fields: Any) -> Message:
+    def _ask(self, kind: str, descriptor: int | None = None, *, timeout_s: float = ANSWER_S, **fields: Any) -> Message:
         with self._lock:
             if self.lost:
                 raise ServiceError("the IO processes have ended")
@@ -201,11 +201,11 @@ class Asking:
             except (Disconnected, TimeoutError) as error:
                 self.lost = True
                 raise ServiceError("the IO processes have ended") from error
-            return self._receive(patience_s)
+            return self._receive(timeout_s)
 
-    def _receive(self, patience_s: float) -> Message:
+    def _receive(self, timeout_s: float) -> Message:
         try:
-            return self.channel.receive(tick=_until(patience_s))
+            return self.channel.receive(tick=_until(timeout_s))
         except (Disconnected, TimeoutError, ProcessorFailed) as error:
             self.lost = True
             raise ServiceError("the IO processes have ended") from error

@@ -24,7 +24,7 @@ from penstock.processors.registry import GROUP, Registry
 from penstock.workers.io import sandbox, system_calls
 from penstock.workers.io.channel import Channel, Disconnected, Message
 from penstock.workers.io.children import Children
-from penstock.workers.io.template import Template
+from penstock.workers.io.template import TemplateServer
 
 #: Modules that nearly every processor imports.
 PRELOAD = ("numpy", "PIL.Image")
@@ -54,17 +54,15 @@ def main(descriptor: int, log_descriptor: int) -> None:
         worker.send("ready", network=network, parts=sorted(parts))
         private = tuple(map(Path, config["private"]))
         sizes = int(config["memory_bytes"]), int(config["file_bytes"])
-        template = Template(registry, *sizes, private, parts, bool(config["programs"]), log_descriptor)
+        template = TemplateServer(registry, *sizes, private, parts, bool(config["programs"]), log_descriptor)
         serve(worker, template, registry)
     except Disconnected:
         return  # the worker has ended
 
 
-def serve(worker: Channel, template: Template, registry: Registry) -> None:
+def serve(worker: Channel, template: TemplateServer, registry: Registry) -> None:
     """Fork templates and report their ends, until `Disconnected`."""
     children = Children()
-    gc.collect()
-    gc.freeze()  # a collection in a fork would touch, and so copy, every page
     try:
         while True:
             _answer(worker, worker.receive(), children, template, registry)
@@ -72,7 +70,9 @@ def serve(worker: Channel, template: Template, registry: Registry) -> None:
         children.end_all()
 
 
-def _answer(worker: Channel, message: Message, children: Children, template: Template, registry: Registry) -> None:
+def _answer(
+    worker: Channel, message: Message, children: Children, template: TemplateServer, registry: Registry
+) -> None:
     match message.kind, message.descriptor:
         case "fork", int(descriptor):
             preload(_own_module(registry, message.header["processor"]))
@@ -96,12 +96,17 @@ def _answer(worker: Channel, message: Message, children: Children, template: Tem
 
 
 def preload(modules: Iterable[str]) -> None:
-    """Import modules, so that forks share their memory; a failed import is logged only: the fork reports it again."""
+    """Import modules, so that forks share their memory; a failed import is logged only: the fork reports it again.
+
+    All objects are frozen: a collection in a fork would touch, and so copy, every page.
+    """
     for module in modules:
         try:
             importlib.import_module(module)
         except Exception as error:
             log.info("io.not_preloaded", module=module, error=repr(error))
+    gc.collect()
+    gc.freeze()
 
 
 def _registry(more: dict[str, str]) -> Registry:

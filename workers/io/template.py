@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class TemplateServer:
     """The parts of every template, inherited from the fork server."""
 
     registry: Registry
@@ -62,7 +62,7 @@ class Template:
 class _Serving:
     """A template at work."""
 
-    def __init__(self, template: Template, model: Model, channel: Channel, children: Children) -> None:
+    def __init__(self, template: TemplateServer, model: Model, channel: Channel, children: Children) -> None:
         self._template = template
         self._model = model
         self._channel = channel

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.errors import InvalidInput, MalformedBody, MediaTooLarge, ObjectNotFound
 from penstock.json_body import parse_json
 from penstock.storage.drop_rules import SIDECAR, place, watched_folder

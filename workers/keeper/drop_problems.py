@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import structlog
 
-from penstock.config import DropRule
+from penstock.config_tables import DropRule
 from penstock.errors import (
     DeviceQuotaExceeded,
     NotReady,

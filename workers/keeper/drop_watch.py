@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from penstock.config import WEBHOOK
+from penstock.config_tables import WEBHOOK
 from penstock.errors import EventQueueUnavailable, RequestError
 from penstock.object_events import ObjectEvent, is_stale, read_message
 from penstock.storage.drop_rules import ObjectPlace, owner

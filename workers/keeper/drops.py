@@ -26,7 +26,8 @@ from typing import Any
 
 import structlog
 
-from penstock.config import DropRule, Settings
+from penstock.config import Settings
+from penstock.config_tables import DropRule
 from penstock.errors import (
     Canceled,
     ErrorReport,

@@ -189,7 +189,7 @@ def _restored_ends(both_stores: Journal, keys: Sequence[JobKey | BatchKey]) -> i
             commits.append(records.commit_end(key, outcome.text))
         else:
             restored += both_stores.run(_restored(key, ended=True))
-    for reply in run_each(both_stores.store, commits) if commits else ():
+    for reply in run_each(both_stores.store, commits):
         if isinstance(reply, PenstockError) and not isinstance(reply, JobGone):
             raise reply
         restored += reply is None

@@ -25,7 +25,7 @@ from penstock.errors import PenstockError, UnknownEndpoint, Unreached
 from penstock.intake import ogc
 from penstock.intake.guard import GuardedClient
 from penstock.jobs import TERMINAL, Delivery, Job, Progress, State
-from penstock.observation.job_spans import Context, Kind, Span, root_of, within
+from penstock.observation.job_spans import Context, Span, SpanKind, root_of, within
 from penstock.observation.log import redact_text
 from penstock.observation.telemetry import NoSpans, Spans
 from penstock.storage.journal import endpoint_changes, endpoints
@@ -307,7 +307,7 @@ def _span(task: Task, job: Job, place: Context, at: float, latency_ms: float, an
         about["http.response.status_code"] = answer.status
     delivered = answer.status is not None and 200 <= answer.status < 300
     error = None if delivered else answer.note.partition(":")[0]
-    return Span(f"webhook {delivery.event}", place, root, at, at + latency_ms / 1000, about, error, Kind.CLIENT)
+    return Span(f"webhook {delivery.event}", place, root, at, at + latency_ms / 1000, about, error, SpanKind.CLIENT)
 
 
 def _beginning(body: bytes) -> str:

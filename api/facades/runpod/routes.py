@@ -76,8 +76,7 @@ async def retry(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
     """Submit the request of a failed job as a new job and return that."""
     await _job(api, endpoint, key)
     submitted = await api.journal.run(journal.retry(key, jobs.retry_key(key), api.limits))
-    jobs.send_hint(api, submitted)
-    jobs.log_submitted(submitted)
+    jobs.announce(api, submitted)
     return _answer(api, submitted.job)
 
 

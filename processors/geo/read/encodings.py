@@ -8,6 +8,11 @@ from typing import Final
 
 import numpy as np
 
+#: Number of reflectance 0 in Landsat level 1.
+_LEVEL_1_ZERO = 5000
+#: Sun elevation of the example for Landsat level 1, in degrees; between the extremes this decodes any scene roughly.
+_SUN = 45.0
+
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
@@ -58,10 +63,6 @@ def decimal(value: float) -> str:
     return np.format_float_positional(float(f"{value:.7g}"), trim="-")
 
 
-#: Number of reflectance 0 in Landsat level 1.
-_LEVEL_1_ZERO = 5000
-#: Sun elevation of the example for Landsat level 1, in degrees; between the extremes this decodes any scene roughly.
-_SUN = 45.0
 _LEVEL_1_SCALE, _LEVEL_1_OFFSET = 2e-5 / math.sin(math.radians(_SUN)), -0.1 / math.sin(math.radians(_SUN))
 
 #: Sources: Sentinel-2 Products Specification Document 14 (RADIO_ADD_OFFSET since processing baseline 04.00); Landsat

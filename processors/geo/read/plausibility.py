@@ -77,6 +77,8 @@ _LAND_SHARE = 0.2
 _BLACK, _WHITE, _MOST_8_BIT = 5, 250, 255
 #: Bands that are enough to expect a dark pixel in one of them.
 _BANDS_FOR_FLOOR = 3
+#: Difference of distances that is reported.
+_CLOSER = 0.3
 
 
 class Grade(IntEnum):
@@ -105,8 +107,6 @@ _STRETCH: Final = Finding("stretch", Grade.IMPOSSIBLE, "each band runs from 0 to
 _CLOSER_FINDING: Final = Finding(
     "closer", Grade.UNUSUAL, "with another encoding, the values are closer to the model's training data"
 )
-#: Difference of distances that is reported.
-_CLOSER = 0.3
 
 
 @dataclass(frozen=True, slots=True)

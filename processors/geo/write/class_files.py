@@ -25,6 +25,11 @@ from penstock.processors.geo.write.vector import (
     write_geojson,
 )
 
+QML_TYPE = "application/xml"
+#: Format of the style; later versions of QGIS read it, too.
+_VERSION = "3.22.0"
+_DOCTYPE = b"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
+
 
 def add_class_raster(
     rasters: RasterSet,
@@ -93,13 +98,6 @@ def add_polygons(
 def _no_polygons(stem: str, why: str) -> dict[str, Any]:
     note = f"{stem}.fgb and {stem}.geojson were not created. {why}"
     return {"count": None, "left_out": None, "connectedness": 4, "notes": [note]}
-
-
-QML_TYPE = "application/xml"
-
-#: Format of the style; later versions of QGIS read it, too.
-_VERSION = "3.22.0"
-_DOCTYPE = b"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
 
 
 def write_style(path: Path, labels: Sequence[ClassLabel], *, hidden: Collection[int] = ()) -> None:

@@ -37,7 +37,7 @@ Dtype = Literal["uint8", "float32"]
 #: Resampling of overviews: of class numbers, and of quantities.
 Overviews = Literal["MODE", "AVERAGE"]
 #: Compression by the kind of numbers. Differences of class numbers mean nothing: without a predictor, class maps are as
-#: small at level 5 as with one at level 6, and take about half of the processor time (decision 63).
+#: small at level 5 as with one at level 6, and take about half of the processor time.
 _COMPRESSION: Mapping[Overviews, Mapping[str, str]] = {
     "MODE": {"COMPRESS": "DEFLATE", "LEVEL": "5", "PREDICTOR": "NO"},
     "AVERAGE": {"COMPRESS": "DEFLATE", "PREDICTOR": "YES"},  # 2 for integers, 3 for floating point

@@ -25,9 +25,10 @@ from types import FrameType
 
 from penstock.cli.display import err, out, table
 from penstock.cli.progress import following, transfer
-from penstock.cli.sample_file import write_sample_file
+from penstock.cli.samples import write_sample_file
 from penstock.client import Client, Job
-from penstock.config import DEFAULT_TENANT, Settings
+from penstock.config import Settings
+from penstock.config_tables import DEFAULT_TENANT
 from penstock.errors import ConfigError
 from penstock.jobs import Delivery
 from penstock.storage.objects.opening import open_store, tenant_webhook_secret

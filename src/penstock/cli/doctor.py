@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence, Set
 from http import HTTPStatus
 from typing import TypeVar
 
+from penstock.catalogue.records import read_catalogue
 from penstock.cli.variables import unread_variables
 from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue, Worker
 from penstock.config import Settings
 from penstock.errors import ConfigError, PenstockError
 from penstock.formats import READS, RUNS
 from penstock.intake.drop_checks import inspect_drops
-from penstock.models import read_catalogue
 from penstock.storage.checks import (
     Finding,
     inspect_browser_access,

@@ -13,7 +13,8 @@ from penstock.cli.options import DEFAULT_URL, JOB_FAILED, AsJson, Data, Url, con
 from penstock.cli.upkeep import load
 
 if TYPE_CHECKING:
-    from penstock.config import DropRule, Settings
+    from penstock.config import Settings
+    from penstock.config_tables import DropRule
     from penstock.storage.redis.drop_events import Pass, Passes
 
 #: Seconds after which a rule unknown here no longer counts as listed; with events a listing takes place every 300 s.

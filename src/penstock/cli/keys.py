@@ -130,7 +130,7 @@ def revoke(
 @keys_app.command("webhook-secret")
 def webhook_secret(tenant: Tenant = "default", data: Data = None) -> None:
     """Print the secret that signs a tenant's webhooks (created at the first call)."""
-    from penstock.config import DEFAULT_TENANT
+    from penstock.config_tables import DEFAULT_TENANT
     from penstock.storage.journal.api_keys import list_keys
     from penstock.storage.objects.opening import known_or_new_webhook_secret
 

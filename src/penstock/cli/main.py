@@ -59,7 +59,7 @@ from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
-from penstock.cli.sample_file import sample, sample_model
+from penstock.cli.samples import sample, sample_model
 from penstock.cli.systemd import install_app
 from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover

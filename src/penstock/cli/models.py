@@ -19,10 +19,11 @@ from penstock.client.local_files import media_fields
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
 
 if TYPE_CHECKING:
+    from penstock.catalogue.records import Catalogue
     from penstock.config import Settings
     from penstock.local.inspection import Sample
     from penstock.local.library import Engine
-    from penstock.models import Catalogue, CatalogueEntry, Model
+    from penstock.models import CatalogueEntry, Model
 
 
 class _ListByDefault(TyperGroup):
@@ -231,7 +232,7 @@ def publish(
     Only records and processors are loaded: no weights, and no device. A worker's check counts as soon as there is one.
     Nothing is published unless all models can be described. Exit code 1 otherwise.
     """
-    from penstock.models import read_catalogue
+    from penstock.catalogue.records import read_catalogue
     from penstock.storage.journal.stored_models import put_published
 
     settings, store = opened(data)

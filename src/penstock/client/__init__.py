@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     )
     from penstock.client.async_client import AsyncClient
     from penstock.client.batch_operations import BatchOptions
-    from penstock.client.protocol import JobOptions
+    from penstock.client.protocol import JobFilters, JobOptions
     from penstock.client.results import JobFailed, Result
     from penstock.client.sync_client import Client
     from penstock.client.webhook_operations import EndpointOptions
 
 __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
-    "EndpointOptions", "Event", "Job", "JobFailed", "JobLog", "JobOptions", "LineOutcome", "ModelInfo", "Page",
-    "PenstockAPIError", "Queue", "Result", "StillRunning", "Try", "Unreachable", "UsageDay", "UsageReport", "UsageSums",
-    "WebhookDelivery", "WebhookEndpoint", "Worker",
+    "EndpointOptions", "Event", "Job", "JobFailed", "JobFilters", "JobLog", "JobOptions", "LineOutcome", "ModelInfo",
+    "Page", "PenstockAPIError", "Queue", "Result", "StillRunning", "Try", "Unreachable", "UsageDay", "UsageReport",
+    "UsageSums", "WebhookDelivery", "WebhookEndpoint", "Worker",
 ]  # fmt: skip
 
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.

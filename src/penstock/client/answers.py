@@ -204,6 +204,10 @@ class ModelInfo:
     views: tuple[View, ...] = ()
     raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:

@@ -77,8 +77,7 @@ class BatchOperations:
         return self.do.value(Batch, "GET", _path(batch_id), query=query, wait_s=wait_s)
 
     def page(self, **filters: Any) -> Flow[BatchPage]:
-        query = {name: str(value) for name, value in filters.items() if value is not None}
-        return self.do.value(BatchPage, "GET", "/v1/batches", query=query)
+        return self.do.value(BatchPage, "GET", "/v1/batches", query=protocol.query_of(filters))
 
     def wait(self, batch_id: str, on_batch: OnBatch | None) -> Flow[Batch]:
         hold_s = LONG_POLL_S if on_batch is None else REPORT_EVERY_S

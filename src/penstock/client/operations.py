@@ -83,7 +83,8 @@ class Operations:
         return self.value(Job, "GET", _job(job_id), query=query, wait_s=wait_s)
 
     def jobs(self, filters: JobFilters) -> Flow[Page]:
-        return self.value(Page, "GET", "/v1/jobs", query=protocol.job_query(filters))
+        protocol.check_options(filters, JobFilters)
+        return self.value(Page, "GET", "/v1/jobs", query=protocol.query_of(filters))
 
     def wait(self, job_id: str, deadline: Deadline, on_job: OnJob | None = None) -> Flow[Job]:
         hold_s = LONG_POLL_S if on_job is None else REPORT_EVERY_S
@@ -137,8 +138,7 @@ class Operations:
         return self.values(Worker, "workers", "/v1/workers")
 
     def usage(self, **filters: object) -> Flow[UsageReport]:
-        query = {name: str(value) for name, value in filters.items() if value is not None}
-        return self.value(UsageReport, "GET", "/v1/usage", query=query)
+        return self.value(UsageReport, "GET", "/v1/usage", query=protocol.query_of(filters))
 
     def drops(self) -> Flow[dict[str, Any]]:
         found: dict[str, Any] = yield from self.fetch("GET", "/v1/drops")

@@ -341,9 +341,8 @@ def submission(model: str, document: Mapping[str, Any], *, key: str, options: Jo
     return Request("POST", "/v1/jobs", headers={"Idempotency-Key": key}, body=body)
 
 
-def job_query(filters: JobFilters) -> dict[str, str]:
-    """Return the query of a list of jobs."""
-    check_options(filters, JobFilters)
+def query_of(filters: Mapping[str, object]) -> dict[str, str]:
+    """Return filters as a request's query: None is left out, a time is in UTC, `metadata` has a parameter per key."""
     query: dict[str, str] = {}
     for name, value in filters.items():
         if isinstance(value, Mapping):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 
-from penstock.config import DropRule, Settings
+from penstock.config import Settings
+from penstock.config_tables import DropRule
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, find, no_model

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock.catalogue.records import Catalogue, WrongRecord, read_catalogue
 from penstock.config import Settings
 from penstock.cores import cores
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable, UnknownModel
-from penstock.models import Catalogue, CatalogueEntry, Model, WrongRecord, find, no_model, read_catalogue
+from penstock.models import CatalogueEntry, Model, find, no_model
 from penstock.processors.registry import Registry, unusable
 from penstock.storage.objects.opening import open_store
 from penstock.workers.engine.runners import Runners

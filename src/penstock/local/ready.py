@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.local.record_edits import append, edited, require_absent
-from penstock.models import Model, no_model, on_hub, read_catalogue
+from penstock.models import Model, no_model, on_hub
 
 #: Function from a catalogue's file and a model's name to the SHA-256 of the model's files.
 Pins = Callable[[Path, str], Mapping[str, str]]

@@ -21,7 +21,7 @@ from penstock.jobs import AttemptTimes, Job, JobKey, Phase, Status
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
 
-class Kind(StrEnum):
+class SpanKind(StrEnum):
     """The side of a span in a call."""
 
     INTERNAL = "internal"
@@ -61,7 +61,7 @@ class Span:
     attributes: Attributes = field(default_factory=dict)
     #: The error's code.
     error: str | None = None
-    kind: Kind = Kind.INTERNAL
+    kind: SpanKind = SpanKind.INTERNAL
 
 
 def root_of(key: JobKey, traceparent: str | None) -> Context:

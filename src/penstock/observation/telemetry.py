@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from penstock.config import wants_spans
-from penstock.observation.job_spans import Context, Kind, Span
+from penstock.observation.job_spans import Context, Span, SpanKind
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -129,7 +129,7 @@ class OtelSpans:
             flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if self.sampled(span.parent) else 0)
             remote = trace.SpanContext(int(span.parent.trace_id, 16), int(span.parent.span_id, 16), True, flags)
             parent = trace.set_span_in_context(trace.NonRecordingSpan(remote), parent)
-        kind = {Kind.SERVER: trace.SpanKind.SERVER, Kind.CLIENT: trace.SpanKind.CLIENT}
+        kind = {SpanKind.SERVER: trace.SpanKind.SERVER, SpanKind.CLIENT: trace.SpanKind.CLIENT}
         with self._ids.giving(span.context):
             started = self._tracer.start_span(
                 span.name, parent, kind.get(span.kind, trace.SpanKind.INTERNAL), span.attributes,

@@ -20,7 +20,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,9 +30,9 @@ import httpx2
 import psutil
 from pydantic import BaseModel, SecretStr
 
+from penstock.catalogue.records import read_catalogue
 from penstock.config import Settings, require_safe_access
 from penstock.errors import ConfigError, PenstockError
-from penstock.models import read_catalogue
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.checks import inspect_redis_access, require_durable_redis
 from penstock.storage.drop_rules import require_own_outputs
@@ -157,20 +157,12 @@ def up(
         supervisor = Supervisor(say)
         try:
             settings = _start_redis(settings, supervisor, say)
-            say("store", settings.store_url)
-            say("access", _access(settings))
-            for wrong in read_catalogue(*settings.models).wrong.values():
-                say("models", f"{wrong.name} cannot be used: {wrong.problem}")
-            descriptor = None if listener is None else listener.fileno()
             devices = visible_devices()
+            _describe(settings, devices, say)
             workers = workers or Range(max(1, len(devices)), max(1, len(devices)))
-            if devices:
-                say("devices", f"{', '.join(devices)}; one for each worker")
+            descriptor = None if listener is None else listener.fileno()
             ours = partial(our_roles, apis=apis, workers=workers, devices=devices, listener=descriptor)
-            for role in (roles or ours)(settings):
-                child = child_of(role, settings, ledger)
-                supervisor.start(child)
-                say(role.name, f"process {child.pid}, log in {child.log}")
+            _start_roles((roles or ours)(settings), settings, supervisor, ledger, say)
             store = stack.enter_context(contextlib.closing(impatient_store(settings)))
             stored = StoredModels(open_store(settings.store_url, settings))
             tick = supervisor.tick
@@ -283,6 +275,23 @@ def _start_redis(settings: Settings, supervisor: Supervisor, say: Say) -> Settin
     if settings.with_keys and not (access := inspect_redis_access(settings.redis_address)).ok:
         say("redis", f"OPEN: {access.detail}; {access.remedy}")
     return settings
+
+
+def _describe(settings: Settings, devices: Sequence[str], say: Say) -> None:
+    """Tell the operator the store, the access, models that cannot be used, and the devices."""
+    say("store", settings.store_url)
+    say("access", _access(settings))
+    for wrong in read_catalogue(*settings.models).wrong.values():
+        say("models", f"{wrong.name} cannot be used: {wrong.problem}")
+    if devices:
+        say("devices", f"{', '.join(devices)}; one for each worker")
+
+
+def _start_roles(roles: Iterable[Role], settings: Settings, supervisor: Supervisor, ledger: Ledger, say: Say) -> None:
+    for role in roles:
+        child = child_of(role, settings, ledger)
+        supervisor.start(child)
+        say(role.name, f"process {child.pid}, log in {child.log}")
 
 
 def _access(settings: Settings) -> str:

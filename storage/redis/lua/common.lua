@@ -29,7 +29,8 @@
 --                                              has half of the creation time of its first job: new lanes come first, by
 --                                              time. Older releases write 0 for a new lane. Lanes that are near in time are
 --                                              also near in the other indexes
--- penstock:queue:Q:names               zset    the same M/T by name, of workers of the release before (sweep.lua)
+-- penstock:queue:Q:names               zset    the same M/T by name: the lanes of a model (claim.lua). Older releases do not
+--                                              keep it; penstock:queue:Q:compared: it was compared with the lanes, expires
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
 -- penstock:queue:Q:growth              hash    model -> how the execution time grows with the media (learn_growth)
 -- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
@@ -335,6 +336,7 @@ local function enqueue(job)
   redis.call('ZADD', qkey(job.queue, 'waiting'), job.rank, job.name)
   redis.call('ZADD', qkey(job.queue, 'lane:' .. lane), job.rank, job.id)
   redis.call('ZADD', qkey(job.queue, 'lanes'), 'NX', int(job.created_us / 2), lane)
+  redis.call('ZADD', qkey(job.queue, 'names'), 0, lane)
 end
 
 local function dequeue(job)
@@ -343,6 +345,7 @@ local function dequeue(job)
   redis.call('ZREM', qkey(job.queue, 'lane:' .. lane), job.id)
   if redis.call('EXISTS', qkey(job.queue, 'lane:' .. lane)) == 0 then
     redis.call('ZREM', qkey(job.queue, 'lanes'), lane)
+    redis.call('ZREM', qkey(job.queue, 'names'), lane)
   end
 end
 

@@ -129,7 +129,7 @@ function ops.pools()
 end
 
 -- queue -> {living workers, workers that hold a job, jobs that wait, 1 where a driver starts workers}
-function ops.room()
+function ops.capacity()
   local queue, held, busy = args.queue, {}, 0
   for _, name in ipairs(redis.call('SMEMBERS', qkey(queue, 'running'))) do
     local worker = redis.call('HGET', jobkey(split(name)), 'worker')

@@ -65,7 +65,7 @@ end)
 each('expiring', { queued = true, delayed = true, reserved = true }, function(job)
   if job.cancel == '1' then ends(job, 'canceled', {}, 3) else ends(job, 'expired', { error = args.expired_error }, 6) end
 end)
--- An index of the release before goes once nothing waits.
+-- What older releases have left of the indexes of names goes once nothing waits.
 for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
   if redis.call('EXISTS', qkey(queue, 'lanes')) == 0 then redis.call('DEL', qkey(queue, 'names')) end
 end

@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import InvalidInput
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.geo.options import NODATA, SegmentationOptions, read_options
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.inputs import read_inputs

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.models import Model, read_catalogue
+from penstock.catalogue.records import read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Output
 from penstock.processors.geo.detection import RasterDetection
 from penstock.processors.geo.embedding import RasterEmbedding

@@ -30,7 +30,7 @@ async def test_an_error_arrives_with_its_issues() -> None:
 
 async def test_endless_work_is_refused_and_its_process_gone(tmp_path: Path) -> None:
     told = tmp_path / "pid"
-    isolation = Isolation(1, cpu_s=0.1, patience=3000)
+    isolation = Isolation(1, cpu_s=0.1, deadline_factor=3000)
     with pytest.raises(PayloadTooLarge, match="send less at a time"):
         await isolation.run("a", 1, write_process_id_and_go_on, str(told))
     assert not psutil.pid_exists(int(told.read_text()))
@@ -38,7 +38,7 @@ async def test_endless_work_is_refused_and_its_process_gone(tmp_path: Path) -> N
 
 
 async def test_the_limit_of_one_work_is_not_that_of_the_next() -> None:
-    isolation = Isolation(1, cpu_s=0.1, patience=3000)
+    isolation = Isolation(1, cpu_s=0.1, deadline_factor=3000)
     first = await isolation.run("a", 1, process_id)
     assert await isolation.run("a", 1, size_of, SlowToRead()) == 1
     assert await isolation.run("a", 1, process_id) == first

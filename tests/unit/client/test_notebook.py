@@ -36,7 +36,7 @@ def test_everything_is_escaped_and_only_web_links_are_links() -> None:
     lure = {**file, "url": "javascript:alert(1)"}
     shown = job(
         status="failed", model=evil, id=evil, artifacts=[file, lure], output={"text": evil},
-        error={"code": evil, "detail": evil, "title": evil, "retryable": False},
+        error={"code": evil, "detail": evil},
     )._repr_html_()  # fmt: skip
     assert "<script" not in shown
     assert "javascript:" not in shown

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config import DropRule, Settings
+from penstock.config import Settings
+from penstock.config_tables import DropRule
 from penstock.errors import MediaNotFound, MediaRefused
 from penstock.intake.addresses import WebAddress
 from penstock.intake.local_media import safe_name

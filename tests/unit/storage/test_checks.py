@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import S3, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.storage.checks import inspect_browser_access, redis_findings
 from penstock.storage.objects.opening import open_store
 from tests.support.web_server import Server, reply

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.config import DropRule, Settings, load_settings
+from penstock.config import Settings, load_settings
+from penstock.config_tables import DropRule
 from penstock.errors import ConfigError
 from penstock.storage.drop_rules import ObjectPlace, conflicts, key_of, owner, place, require_own_outputs
 from penstock.storage.sqs import region_of

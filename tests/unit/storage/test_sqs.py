@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.config import S3, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.errors import EventQueueUnavailable
 from penstock.storage.sqs import EventQueue, Message, open_queue
 from tests.support.fake_queue import JSON, FakeQueue, fake_queue

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from penstock.config import S3, DropRule, Settings
+from penstock.config import Settings
+from penstock.config_tables import S3, DropRule
 from penstock.up.supervisor import environment
 
 _PRINT = """

@@ -22,12 +22,12 @@ def ticked(*times: float) -> ProcessPauses:
     return pauses
 
 
-def test_without_stalls_all_time_counts() -> None:
+def test_without_pauses_all_time_counts() -> None:
     assert ticked().ran_s(60, at=100) == 60
     assert ticked(*range(101)).ran_s(60, at=100) == 60
 
 
-def test_a_stopped_process_lived_only_until_its_last_tick() -> None:
+def test_a_stopped_process_ran_only_until_its_last_tick() -> None:
     pauses = ticked(*range(31), 95)
     assert pauses.ran_s(95, at=95) == 31
     assert pauses.ran_s(40, at=95) == 0
@@ -40,7 +40,7 @@ def test_a_machine_that_is_slow_all_the_time_counts_by_ticks() -> None:
 
 
 @given(st.lists(st.floats(0, 30), max_size=50), st.floats(0, 2000))
-def test_lived_time_lies_between_nothing_and_all(gaps: list[float], seconds: float) -> None:
+def test_the_time_that_a_process_ran_lies_between_nothing_and_all(gaps: list[float], seconds: float) -> None:
     at, pauses = 0.0, ProcessPauses(1.0)
     for gap in gaps:
         at += gap

@@ -178,6 +178,6 @@ def test_an_error_of_a_plugin_of_its_own_counts_as_nothing_known(tmp_path: Path)
     def fails(model: Model) -> None:
         raise KeyError(model.name)
 
-    runners = RUNNERS.register("odd", RunnerSpec(load_fake, signatures_of=fails))
+    runners = RUNNERS.register("odd", RunnerSpec(load_fake, io_signatures_of=fails))
     registry = REGISTRY.register("declared", Declared)
     assert problem(make_model(tmp_path, "declared", runner="odd"), registry, runners) == ""

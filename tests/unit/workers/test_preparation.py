@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock.catalogue.records import Catalogue
 from penstock.errors import ModelUnavailable
-from penstock.models import Catalogue, CatalogueEntry, Model
+from penstock.models import CatalogueEntry, Model
 from penstock.processors.registry import Registry
 from penstock.storage.redis.catalogues import CHECKING
 from penstock.workers.engine.engine import BatchingEngine

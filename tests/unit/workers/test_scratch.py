@@ -1,4 +1,4 @@
-"""Scratch folders: one room for each tenant and model, and nothing in it outlives the jobs."""
+"""Scratch folders: one base folder for each tenant and model, and nothing in it outlives the jobs."""
 
 from __future__ import annotations
 
@@ -24,28 +24,34 @@ def of_tenant(claim: Claim, tenant: str) -> Claim:
     return replace(claim, submission=replace(claim.submission, key=replace(claim.key, tenant=tenant)))
 
 
-def test_tenants_and_models_share_no_room(tmp_path: Path, claim: Claim) -> None:
-    room = ScratchFolders(tmp_path, shared=True)
+def test_tenants_and_models_share_no_base_folder(tmp_path: Path, claim: Claim) -> None:
+    scratch = ScratchFolders(tmp_path, shared=True)
     other_model = replace(claim, submission=replace(claim.submission, model="another"))
-    with room.folder(claim) as one, room.folder(of_tenant(claim, "b")) as two, room.folder(other_model) as three:
+    with (
+        scratch.folder(claim) as one,
+        scratch.folder(of_tenant(claim, "b")) as two,
+        scratch.folder(other_model) as three,
+    ):
         assert len({one.parent, two.parent, three.parent}) == 3
-    with room.folder(replace(claim, fence=claim.fence + 1)) as again:
+    with scratch.folder(replace(claim, fence=claim.fence + 1)) as again:
         assert again.parent == one.parent
         assert again != one
 
 
-def test_attempts_share_no_room_where_processes_are_not_used_again(tmp_path: Path, claim: Claim) -> None:
-    room = ScratchFolders(tmp_path, shared=False)
-    with room.folder(claim) as one, room.folder(replace(claim, fence=claim.fence + 1)) as two:
+def test_attempts_share_no_base_folder_where_processes_are_not_used_again(tmp_path: Path, claim: Claim) -> None:
+    scratch = ScratchFolders(tmp_path, shared=False)
+    with scratch.folder(claim) as one, scratch.folder(replace(claim, fence=claim.fence + 1)) as two:
         assert one.parent != two.parent
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_job_hid_in_its_room_goes_with_it_and_a_neighbours_folder_stays(tmp_path: Path, claim: Claim) -> None:
-    room = ScratchFolders(tmp_path, shared=True)
-    with room.folder(replace(claim, fence=claim.fence + 1)) as neighbour:
+def test_what_a_job_hid_in_its_base_folder_goes_with_it_and_a_neighbours_folder_stays(
+    tmp_path: Path, claim: Claim
+) -> None:
+    scratch = ScratchFolders(tmp_path, shared=True)
+    with scratch.folder(replace(claim, fence=claim.fence + 1)) as neighbour:
         neighbour.mkdir(parents=True)
-        with room.folder(claim) as folder:
+        with scratch.folder(claim) as folder:
             (folder / "media").mkdir(parents=True)
             (folder.parent / "hidden").write_text("for the next job")
             (folder.parent / "link").symlink_to(tmp_path)
@@ -61,22 +67,22 @@ def test_a_folder_on_a_disk_that_is_away_ends_no_worker(tmp_path: Path, claim: C
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may list every folder")
 def test_a_folder_that_a_processor_closed_is_removed(tmp_path: Path, claim: Claim) -> None:
-    room = ScratchFolders(tmp_path, shared=True)
-    with room.folder(claim) as folder:
+    scratch = ScratchFolders(tmp_path, shared=True)
+    with scratch.folder(claim) as folder:
         (folder / "deeper" / "still").mkdir(parents=True)
         for closed in (folder / "deeper", folder, folder.parent):
             closed.chmod(0)
     assert list(folder.parent.iterdir()) == []
 
 
-def test_empty_rooms_of_long_ago_are_removed(tmp_path: Path, claim: Claim) -> None:
-    room = ScratchFolders(tmp_path, shared=True, many=2)
+def test_empty_base_folders_of_long_ago_are_removed(tmp_path: Path, claim: Claim) -> None:
+    scratch = ScratchFolders(tmp_path, shared=True, many=2)
     for tenant in ("a", "b", "c"):
-        with room.folder(of_tenant(claim, tenant)) as folder:
+        with scratch.folder(of_tenant(claim, tenant)) as folder:
             folder.mkdir(parents=True)
     long_ago = time.time() - 2 * EMPTY_S
     os.utime(folder.parent, (long_ago, long_ago))
-    with room.folder(of_tenant(claim, "a")):
+    with scratch.folder(of_tenant(claim, "a")):
         assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -84,11 +90,11 @@ def test_no_media_are_removed_behind_a_link(tmp_path: Path, claim: Claim) -> Non
     kept = tmp_path / "elsewhere" / "media-1" / "media.tif"
     kept.parent.mkdir(parents=True)
     kept.touch()
-    room = ScratchFolders(tmp_path / "spool", shared=True)
-    with room.folder(claim) as folder:
+    scratch = ScratchFolders(tmp_path / "spool", shared=True)
+    with scratch.folder(claim) as folder:
         folder.parent.mkdir(parents=True)
         folder.symlink_to(kept.parents[1])
-    with room.folder(replace(claim, fence=2)) as folder:
+    with scratch.folder(replace(claim, fence=2)) as folder:
         folder.mkdir()
         (folder / "media-1").symlink_to(kept.parent)
     assert list(folder.parent.iterdir()) == []
@@ -110,17 +116,17 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "an artifact": lambda folder: (folder / "artifacts" / "a.txt").touch(),
     "a folder of artifacts": lambda folder: (folder / "artifacts" / "a").mkdir(),
     "a file beside": lambda folder: (folder / "tmp1").touch(),
-    "a file in the room": lambda folder: (folder.parent / "hidden").touch(),
+    "a file in the base folder": lambda folder: (folder.parent / "hidden").touch(),
     "a link": put_a_link_in_the_place_of_artifacts,
     "another folder": put_another_folder_in_its_place,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_a_job_leaves_in_its_room_is_removed(tmp_path: Path, claim: Claim, change: str) -> None:
-    room = ScratchFolders(tmp_path / "spool", shared=True)
+def test_whatever_a_job_leaves_in_its_base_folder_is_removed(tmp_path: Path, claim: Claim, change: str) -> None:
+    scratch = ScratchFolders(tmp_path / "spool", shared=True)
     for fence in (1, 2):
-        with room.folder(replace(claim, fence=fence)) as folder:
+        with scratch.folder(replace(claim, fence=fence)) as folder:
             (folder / "artifacts").mkdir(parents=True)
             CHANGES[change](folder)
         assert list(folder.parent.iterdir()) == []

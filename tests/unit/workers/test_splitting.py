@@ -29,28 +29,28 @@ CLAIM = Claim(Submission(KEY, "m", "q", {}, "f"), attempt=1, crashes=0, fence=1,
 class Answers:
     """A job store that answers one question."""
 
-    def __init__(self, room: Capacity | None) -> None:
-        self.room, self.asked = room, 0
+    def __init__(self, capacity: Capacity | None) -> None:
+        self.capacity, self.asked = capacity, 0
 
     def run(self, command: Command[Any]) -> Any:
         self.asked += 1
-        assert command.args["op"] == "room"
-        if self.room is None:
+        assert command.args["op"] == "capacity"
+        if self.capacity is None:
             raise RedisUnavailable
-        return self.room
+        return self.capacity
 
 
 IDLE = Capacity(4, 1, 0, False)
 
 
-def sharing(room: Capacity | None = IDLE, max_parts: int = 16) -> Splitter:
-    return Splitter(Answers(room), PartLimits(max_parts, 10))
+def splitter(capacity: Capacity | None = IDLE, max_parts: int = 16) -> Splitter:
+    return Splitter(Answers(capacity), PartLimits(max_parts, 10))
 
 
 def test_idle_workers_share_the_job() -> None:
     with capture_logs() as lines, pytest.raises(JobSplit) as found:
-        sharing().decide(CLAIM, MODEL, WORK)
-    assert [(line["event"], line["among"]) for line in lines] == [("job.shared", 4)]
+        splitter().decide(CLAIM, MODEL, WORK)
+    assert [(line["event"], line["among"]) for line in lines] == [("job.split_decided", 4)]
     assert len(found.value.division.ranges) == 4
     assert found.value.division.kind == device_class(MODEL)
 
@@ -58,27 +58,27 @@ def test_idle_workers_share_the_job() -> None:
 @pytest.mark.parametrize(
     ("store", "claim", "work"),
     [
-        (sharing(), CLAIM, None),  # a processor that cannot share
-        (sharing(Capacity(1, 1, 0, False)), CLAIM, WORK),
-        (sharing(None), CLAIM, WORK),  # Redis does not answer
-        (sharing(max_parts=1), CLAIM, WORK),
-        (sharing(), replace(CLAIM, parts=4), WORK),  # it was divided before
-        (sharing(), CLAIM, Divisible("d", ((0, 10, 10), (1, 10, 9)))),  # too small
+        (splitter(), CLAIM, None),  # a processor that cannot share
+        (splitter(Capacity(1, 1, 0, False)), CLAIM, WORK),
+        (splitter(None), CLAIM, WORK),  # Redis does not answer
+        (splitter(max_parts=1), CLAIM, WORK),
+        (splitter(), replace(CLAIM, parts=4), WORK),  # it was divided before
+        (splitter(), CLAIM, Divisible("d", ((0, 10, 10), (1, 10, 9)))),  # too small
     ],
 )
 def test_other_jobs_stay_whole(store: Splitter, claim: Claim, work: Divisible | None) -> None:
     with capture_logs() as lines:
         store.decide(claim, MODEL, work)
-    assert not [line for line in lines if line["event"] == "job.shared"]
+    assert not [line for line in lines if line["event"] == "job.split_decided"]
 
 
 def test_a_part_is_computed_where_the_job_finds_it() -> None:
     digest = division_digest("d", device_class(MODEL))
-    sharing().decide(replace(CLAIM, part=Part(KEY, digest, 0, 3)), MODEL, WORK)
+    splitter().decide(replace(CLAIM, part=Part(KEY, digest, 0, 3)), MODEL, WORK)
     with pytest.raises(ProcessorFailed, match="another result"):
-        sharing().decide(replace(CLAIM, part=Part(KEY, division_digest("d", "cuda-x"), 0, 3)), MODEL, WORK)
+        splitter().decide(replace(CLAIM, part=Part(KEY, division_digest("d", "cuda-x"), 0, 3)), MODEL, WORK)
     with pytest.raises(ProcessorFailed, match="another result"):
-        sharing().decide(replace(CLAIM, part=Part(KEY, digest, 0, 3)), MODEL, replace(WORK, digest="e"))
+        splitter().decide(replace(CLAIM, part=Part(KEY, digest, 0, 3)), MODEL, replace(WORK, digest="e"))
 
 
 LIMITS = PartLimits(max_parts=16, min_prompts=10)
@@ -155,7 +155,7 @@ def test_parts_are_large_enough_and_no_more_than_workers(
 
 
 @pytest.mark.parametrize(
-    ("room", "count"),
+    ("capacity", "count"),
     [
         (Capacity(1, 1, 0, False), 1),  # nobody else
         (Capacity(4, 1, 0, False), 4),
@@ -168,8 +168,8 @@ def test_parts_are_large_enough_and_no_more_than_workers(
         (Capacity(0, 0, 0, False), 1),  # nobody has reported yet
     ],
 )
-def test_idle_workers_share_a_job(room: Capacity, count: int) -> None:
-    assert part_count(1000, room, LIMITS) == count
+def test_idle_workers_share_a_job(capacity: Capacity, count: int) -> None:
+    assert part_count(1000, capacity, LIMITS) == count
 
 
 def test_an_operator_may_know_of_workers_that_will_come() -> None:

@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
-from penstock.workers.standby import opened_devices
+from penstock.workers.standby import opened_devices, read_orders
 
 #: Obeys the orders on its standard input, and writes to both of its outputs.
 OBEYING = """
@@ -37,6 +38,13 @@ def test_a_standby_takes_the_environment_and_the_log_of_its_worker(tmp_path: Pat
     assert "standby.ordered" in ordered
     assert "theid" in ordered
     assert outputs == ["device GPU-b", "standard input b''"]
+
+
+def test_a_standby_obeys_only_a_whole_line() -> None:
+    line = b'{"worker": "theid"}'
+    assert read_orders(BytesIO(line + b"\n" + line)) == {"worker": "theid"}
+    assert read_orders(BytesIO(line)) is None
+    assert read_orders(BytesIO()) is None
 
 
 def test_an_opened_device_is_noticed(tmp_path: Path) -> None:

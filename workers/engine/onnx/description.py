@@ -35,7 +35,7 @@ class InputSpec(Record):
     layout: Layout = "NCHW"
 
 
-class OutputSpec(Record):
+class OnnxOutput(Record):
     """The reduction of an output of the file."""
 
     name: str | None = None
@@ -46,12 +46,12 @@ class OutputSpec(Record):
     reduce: Literal["none", "softmax", "argmax"] = "none"
 
 
-class Description(Record):
+class OnnxDescription(Record):
     """The content of the table."""
 
     file: str = "model.onnx"
     inputs: Mapping[str, InputSpec] = Field(default_factory=dict)
-    outputs: Mapping[str, OutputSpec] = Field(default_factory=dict)
+    outputs: Mapping[str, OnnxOutput] = Field(default_factory=dict)
     rows: bool = False
     #: Ignore the height and width that the file declares: a network of convolutions computes images of any size, and
     #: some exporters write down that of their example.
@@ -73,16 +73,16 @@ class Description(Record):
         return self
 
 
-def read_description(model: Model) -> Description:
+def read_description(model: Model) -> OnnxDescription:
     """Read the table; raise `ModelUnavailable` naming each wrong field."""
     try:
-        return Description.model_validate(model.options.get("onnx", {}))
+        return OnnxDescription.model_validate(model.options.get("onnx", {}))
     except ValidationError as error:
         wrong = wrong_fields(error, under=("onnx",))
         raise ModelUnavailable(f"model {model.name!r}: wrong options: {wrong}") from error
 
 
-def sizes_freed(graph: Any, description: Description) -> Any:
+def sizes_freed(graph: Any, description: OnnxDescription) -> Any:
     """Return the graph after removing the heights and widths that it declares, if the description says so."""
     if not description.any_size:
         return graph

@@ -26,7 +26,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step, shapes_of
-from penstock.workers.engine.onnx.description import Description
+from penstock.workers.engine.onnx.description import OnnxDescription
 from penstock.workers.engine.onnx.graph import check_graph, find_file
 from penstock.workers.engine.onnx.session import onnx_errors, open_session
 from penstock.workers.engine.weights import locate
@@ -163,7 +163,7 @@ def _files(model: Model) -> dict[str, Path]:
 
 
 def _threads(model: Model) -> int:
-    threads = model.options.get("threads", Description().threads)
+    threads = model.options.get("threads", OnnxDescription().threads)
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 0:
         raise ModelUnavailable(f"model {model.name!r}: options.threads is not a number of threads: {threads!r}")
     return threads

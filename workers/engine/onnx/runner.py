@@ -24,10 +24,10 @@ from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.onnx.description import (
-    Description,
     InputSpec,
     Layout,
-    OutputSpec,
+    OnnxDescription,
+    OnnxOutput,
     read_description,
     sizes_freed,
 )
@@ -42,6 +42,7 @@ _DTYPES = {
 }  # fmt: skip
 #: A prompt's [height, width] of the answer, and the array whose size is the default.
 _SIZE, _PIXELS = "size", "pixels"
+_WANTED = "arrays of numbers whose first axis is the batch are taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class OnnxState:
     """A prompt's arrays by the file's names and in its order of axes, and the size of the answer."""
 
     arrays: Mapping[str, Array]
@@ -75,11 +76,11 @@ class OnnxRunner:
     """The runner of a network in an ONNX file."""
 
     session: Any
-    description: Description
+    description: OnnxDescription
     #: Inputs of the file, by the prompts' names.
     inputs: Mapping[str, Port]
     #: Outputs by their names in `Output.data`; each holds its name in the file.
-    outputs: Mapping[str, OutputSpec]
+    outputs: Mapping[str, OnnxOutput]
     max_batch: int
     memory_bytes: int
 
@@ -87,13 +88,13 @@ class OnnxRunner:
         """Return the prompt's shapes: prompts of the same shapes share a batch."""
         return shapes_of(prompt)
 
-    def admit(self, prompt: Prompt) -> State:
+    def admit(self, prompt: Prompt) -> OnnxState:
         """Return the prompt's arrays in the file's order of axes."""
         self._check(prompt.data)
         arrays = {port.name: _arranged(prompt.data[name], port) for name, port in self.inputs.items()}
-        return State(arrays, self._size(prompt.data))
+        return OnnxState(arrays, self._size(prompt.data))
 
-    def step(self, states: Sequence[State]) -> Sequence[Done]:
+    def step(self, states: Sequence[OnnxState]) -> Sequence[Done]:
         """Run the network once."""
         names = [str(spec.name) for spec in self.outputs.values()]
         with onnx_errors():
@@ -114,7 +115,7 @@ class OnnxRunner:
     def _batch(self, arrays: Sequence[Array]) -> Array:
         return arrays[0] if self.description.rows else np.stack(arrays)
 
-    def _output(self, answers: Sequence[Array], index: int, state: State) -> Output:
+    def _output(self, answers: Sequence[Array], index: int, state: OnnxState) -> Output:
         made = {}
         for (name, spec), answer in zip(self.outputs.items(), answers, strict=True):
             if self.description.rows:
@@ -168,7 +169,7 @@ def check_onnx(model: Model) -> None:
     check_graph(model, find_file(model, read_description(model).file))
 
 
-def _freed(model: Model, description: Description, path: Path, *, outside: bool) -> bytes:
+def _freed(model: Model, description: OnnxDescription, path: Path, *, outside: bool) -> bytes:
     """Return a file's content without its declared sizes; raise `ModelUnavailable` if its weights lie elsewhere."""
     if outside:
         raise ModelUnavailable(f"model {model.name!r}: any_size needs all weights in {path.name}, without other files")
@@ -177,7 +178,7 @@ def _freed(model: Model, description: Description, path: Path, *, outside: bool)
     return bytes(made.SerializeToString())
 
 
-def _inputs(model: Model, description: Description, nodes: Sequence[Any]) -> tuple[dict[str, Port], bool]:
+def _inputs(model: Model, description: OnnxDescription, nodes: Sequence[Any]) -> tuple[dict[str, Port], bool]:
     """Return the file's inputs by the prompts' names, and True if their batch axis is dynamic."""
     by_file = {spec.name or name: (name, spec) for name, spec in description.inputs.items()}
     _refuse_unknown(model, "input", by_file, nodes)
@@ -201,9 +202,6 @@ def _inputs(model: Model, description: Description, nodes: Sequence[Any]) -> tup
     return ports, not fixed
 
 
-_WANTED = "arrays of numbers whose first axis is the batch are taken"
-
-
 def _sides(model: Model, node: Any, spec: InputSpec, *, rows: bool) -> tuple[int | str | None, ...]:
     """Return the shape of an input in the prompts' order of axes."""
     sides = [side if isinstance(side, int | str) else None for side in node.shape]
@@ -216,10 +214,10 @@ def _sides(model: Model, node: Any, spec: InputSpec, *, rows: bool) -> tuple[int
     return tuple(sides[1:])
 
 
-def _outputs(model: Model, description: Description, nodes: Sequence[Any]) -> dict[str, OutputSpec]:
+def _outputs(model: Model, description: OnnxDescription, nodes: Sequence[Any]) -> dict[str, OnnxOutput]:
     """Return the wanted outputs by their names, each with its name in the file."""
     if not description.outputs:
-        return {node.name: OutputSpec(name=node.name) for node in nodes if _dtype(node.type) is not None}
+        return {node.name: OnnxOutput(name=node.name) for node in nodes if _dtype(node.type) is not None}
     wanted = {name: spec.model_copy(update={"name": spec.name or name}) for name, spec in description.outputs.items()}
     _refuse_unknown(model, "output", {str(spec.name): spec for spec in wanted.values()}, nodes)
     types = {node.name: node.type for node in nodes}
@@ -250,7 +248,7 @@ def _arranged(array: Array, port: Port) -> Array:
     return np.ascontiguousarray(array, dtype=port.dtype)
 
 
-def _finished(sample: Array, spec: OutputSpec, size: tuple[int, int] | None) -> Array:
+def _finished(sample: Array, spec: OnnxOutput, size: tuple[int, int] | None) -> Array:
     if spec.layout == "NHWC":
         sample = sample.transpose(2, 0, 1)
     if spec.resize and size is not None:

@@ -1,4 +1,4 @@
-"""The values that a network in an ONNX file signatures, by its graph and the table `onnx`; without onnxruntime."""
+"""The IO signature of a network in an ONNX file, from its graph and the table `onnx`, without onnxruntime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.models import Model
 from penstock.processors.io_signature import IOSignature
-from penstock.workers.engine.onnx.description import Description, InputSpec, read_description, sizes_freed
+from penstock.workers.engine.onnx.description import InputSpec, OnnxDescription, read_description, sizes_freed
 from penstock.workers.engine.weights import locate
 
 #: Size of a file, at most, that is read for the names of its inputs and outputs: weights inside are read, too.
@@ -35,14 +35,14 @@ def signature_of(model: Model) -> IOSignature | None:
     )
 
 
-def _inputs(description: Description, nodes: Any) -> Iterator[tuple[str, str]]:
+def _inputs(description: OnnxDescription, nodes: Any) -> Iterator[tuple[str, str]]:
     by_file = {spec.name or name: (name, spec) for name, spec in description.inputs.items()}
     for node in nodes:
         name, spec = by_file.get(node.name, (node.name, InputSpec()))
         yield name, _kind(node, description, channels_last=spec.layout == "NHWC", prompt=True)
 
 
-def _outputs(description: Description, nodes: Any) -> Iterator[tuple[str, str]]:
+def _outputs(description: OnnxDescription, nodes: Any) -> Iterator[tuple[str, str]]:
     """Yield the outputs that the runner returns: the outputs of the table `onnx`, else all arrays of numbers."""
     there = {node.name: node for node in nodes}
     if not description.outputs:
@@ -61,7 +61,7 @@ def _outputs(description: Description, nodes: Any) -> Iterator[tuple[str, str]]:
         )
 
 
-def _kind(node: Any, description: Description, *, channels_last: bool = False, prompt: bool = False) -> str:
+def _kind(node: Any, description: OnnxDescription, *, channels_last: bool = False, prompt: bool = False) -> str:
     """Return the kind of an input or output, as `IOSignature` describes it; a prompt has no batch axis."""
     dtype = _dtype(node) or "array"
     if not node.type.tensor_type.HasField("shape"):

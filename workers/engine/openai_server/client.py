@@ -87,7 +87,7 @@ class Server:
         ):
             return answer, await _read(answer, MAX_LIST_BYTES, cut=True)
 
-    async def ask(self, client: httpx2.AsyncClient, asked: Asked, tell: Tell) -> Output:
+    async def ask(self, client: httpx2.AsyncClient, asked: ServerRequest, tell: Tell) -> Output:
         """Return a request's answer, telling its text while it comes.
 
         Raises `InvalidInput` with the server's words, `ModelUnavailable`, or `ModelServerFailed` after the last try.
@@ -105,7 +105,7 @@ class Server:
                 log.warning("server.failed", server=self.url, tries=tries.failures, reason=str(failure))
             await asyncio.sleep(max(pause_s, tries.pause_s))
 
-    async def _once(self, client: httpx2.AsyncClient, asked: Asked, tell: Tell) -> Output:
+    async def _once(self, client: httpx2.AsyncClient, asked: ServerRequest, tell: Tell) -> Output:
         headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
         async with client.stream("POST", f"{self.url}/{asked.route}", content=asked.body, headers=headers) as response:
             if response.status_code != httpx2.codes.OK:
@@ -176,7 +176,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServerRequest:
     """A request: its route below the server's address, and its body."""
 
     route: str

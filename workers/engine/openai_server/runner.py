@@ -20,7 +20,7 @@ from penstock.processors.openai.body import filled
 from penstock.processors.openai.options import ServerOptions
 from penstock.processors.openai.text import ADAPTER_NAME, BODY_NAME, MEDIA_NAME, MEDIUM_NAME, ROUTE_NAME
 from penstock.workers.engine.base import Runner, Step
-from penstock.workers.engine.openai_server.client import Asked, Server
+from penstock.workers.engine.openai_server.client import Server, ServerRequest
 from penstock.workers.engine.remote_requests import RemoteRequests, Request
 
 #: Parameters that the runner sets, by route: texts are streamed.
@@ -65,7 +65,7 @@ class ServerRunner:
         if body.get(ADAPTER_NAME) in self.adapters:
             model = body.pop(ADAPTER_NAME)
         whole = {**body, **_SET[str(route)], "model": model}
-        return Request(Asked(str(route), json.dumps(whole, separators=(",", ":")).encode()))
+        return Request(ServerRequest(str(route), json.dumps(whole, separators=(",", ":")).encode()))
 
     def step(self, states: Sequence[Request]) -> Sequence[Step]:
         """Begin requests and return what has come of others, without waiting."""

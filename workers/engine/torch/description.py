@@ -34,17 +34,17 @@ DESCRIPTION = "penstock.toml"
 _DTYPES = {"none": "array{0}", "softmax": "float32{0}", "argmax": "uint8{0} or uint16{0}"}
 
 
-class OutputSpec(Record):
+class TorchOutput(Record):
     """An output of the program."""
 
     reduce: Literal["none", "softmax", "argmax"] = "none"
 
 
-class Description(Inputs):
+class TorchDescription(Inputs):
     """The content of `penstock.toml`."""
 
     network: str | None = None
-    outputs: Mapping[str, OutputSpec] = Field(default_factory=dict)
+    outputs: Mapping[str, TorchOutput] = Field(default_factory=dict)
     rows: bool = False
 
     @property
@@ -58,6 +58,6 @@ class Description(Inputs):
         return IOSignature(prompt=kinds, output=made)
 
 
-def describe(folder: Path) -> Description:
+def describe(folder: Path) -> TorchDescription:
     """Read a directory's `penstock.toml`; raise the errors of reading, of TOML and of pydantic."""
-    return Description.model_validate(tomllib.loads((folder / DESCRIPTION).read_text()))
+    return TorchDescription.model_validate(tomllib.loads((folder / DESCRIPTION).read_text()))

@@ -34,6 +34,8 @@ _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBac
 
 S = TypeVar("S")
 D = TypeVar("D")
+#: Smallest output that is copied into pinned memory; jobs hold few such outputs at a time.
+_PINNED_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +310,6 @@ def torch_errors() -> Iterator[None]:
         raise
 
 
-#: Smallest output that is copied into pinned memory; jobs hold few such outputs at a time.
-_PINNED_BYTES = 2**16
 #: Texts of the CPU's allocator, CUDA and its libraries for a lack of memory.
 _NO_MEMORY = (
     "can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",

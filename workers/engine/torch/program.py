@@ -20,7 +20,7 @@ from penstock.processors.reductions import Reduction
 from penstock.processors.tensors.description import Layout
 from penstock.workers.engine.base import Done, dtype_of, shapes_of
 from penstock.workers.engine.sources import sha256_of, verify
-from penstock.workers.engine.torch.description import DESCRIPTION, Description, describe
+from penstock.workers.engine.torch.description import DESCRIPTION, TorchDescription, describe
 from penstock.workers.engine.torch.device import Input, TorchDevice, arrays_of, class_ids, weights_bytes
 from penstock.workers.engine.torch.scores import SCORES, answers_of, reduction_of
 
@@ -28,7 +28,7 @@ PROGRAM = "program.pt2"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ProgramState:
     """A prompt's inputs on their way to the device, in the program's order, and the reduction of its scores."""
 
     inputs: tuple[Input, ...]
@@ -44,7 +44,7 @@ class ProgramRunner:
     """
 
     takes_numbers = True
-    description: Description
+    description: TorchDescription
     module: nn.Module
     device: TorchDevice
     max_batch: int
@@ -54,17 +54,17 @@ class ProgramRunner:
         """Return the prompt's shapes: prompts of the same shapes share a batch."""
         return shapes_of(prompt)
 
-    def admit(self, prompt: Prompt) -> State:
+    def admit(self, prompt: Prompt) -> ProgramState:
         """Return the inputs on their way to the device."""
         _check(self.description, prompt)
         inputs = tuple(self.device.send_input(prompt.data, name) for name in self.description.inputs)
-        return State(inputs, reduction_of(prompt))
+        return ProgramState(inputs, reduction_of(prompt))
 
-    def step(self, states: Sequence[State]) -> Sequence[Done]:
+    def step(self, states: Sequence[ProgramState]) -> Sequence[Done]:
         """Run the program once, on a CPU once for each prompt."""
         return self.device.answers(self._step, states)
 
-    def _step(self, states: Sequence[State]) -> Sequence[Done]:
+    def _step(self, states: Sequence[ProgramState]) -> Sequence[Done]:
         rows = self.description.rows
         with self.device.running():
             inputs = [self.device.stack(sent) for sent in zip(*(state.inputs for state in states), strict=True)]
@@ -79,7 +79,7 @@ class ProgramRunner:
         """Free the device's memory."""
         self.device.free(self.module)
 
-    def _values(self, name: str, tensor: Tensor, states: Sequence[State]) -> Sequence[Mapping[str, Array]]:
+    def _values(self, name: str, tensor: Tensor, states: Sequence[ProgramState]) -> Sequence[Mapping[str, Array]]:
         """Return an output of each prompt under its name, or its reduction."""
         reduce = self.description.outputs[name].reduce
         whole = _whole(_reduced(tensor, reduce), rows=self.description.rows)
@@ -104,7 +104,7 @@ class Program(nn.Module):
         return self
 
 
-def read_description(model: Model) -> Description:
+def read_description(model: Model) -> TorchDescription:
     """Read the directory's `penstock.toml` and check its files; raise `ModelUnavailable`."""
     verify(model)
     try:
@@ -115,7 +115,7 @@ def read_description(model: Model) -> Description:
         raise ModelUnavailable(f"the file {DESCRIPTION} of model {model.name!r} is not valid: {error}") from error
 
 
-def check_program(model: Model, description: Description) -> Path:
+def check_program(model: Model, description: TorchDescription) -> Path:
     """Return the directory's exported program, whose hash must be in the catalogue: reading a program can run code."""
     path = Path(model.source) / PROGRAM
     if not path.is_file():
@@ -132,7 +132,7 @@ def check_program(model: Model, description: Description) -> Path:
     return path
 
 
-def load_program(model: Model, description: Description) -> ProgramRunner:
+def load_program(model: Model, description: TorchDescription) -> ProgramRunner:
     """Load the directory's exported program; raise `ModelUnavailable`."""
     path = check_program(model, description)
     device = TorchDevice.of(model)
@@ -195,7 +195,7 @@ def _reduced(tensor: Tensor, reduce: Literal["none", "softmax", "argmax"]) -> Te
             assert_never(reduce)
 
 
-def _check(description: Description, prompt: Prompt) -> None:
+def _check(description: TorchDescription, prompt: Prompt) -> None:
     """Raise an error with the expected inputs unless every input is there and fits.
 
     `ProcessorFailed` for a name, a type or a rank, which no job's data can change; `InvalidInput` for sizes.

@@ -35,7 +35,7 @@ WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TorchState:
     """A prompt's pixels on their way to the device, and the reduction of its scores."""
 
     pixels: Input
@@ -72,16 +72,16 @@ class TorchRunner:
         """Return the prompt's shape: tiles of one shape share a batch."""
         return shapes_of(prompt)
 
-    def admit(self, prompt: Prompt) -> State:
+    def admit(self, prompt: Prompt) -> TorchState:
         """Return the prompt as (1, bands, H, W), channels last, on its way to the device."""
         self._check(prompt)
-        return State(self._device.send_input(prompt.data, "pixels", channels_last=True), reduction_of(prompt))
+        return TorchState(self._device.send_input(prompt.data, "pixels", channels_last=True), reduction_of(prompt))
 
-    def step(self, states: Sequence[State]) -> Sequence[Done]:
+    def step(self, states: Sequence[TorchState]) -> Sequence[Done]:
         """Run the network once, on a CPU once for each prompt."""
         return self._device.answers(self._step, states)
 
-    def _step(self, states: Sequence[State]) -> Sequence[Done]:
+    def _step(self, states: Sequence[TorchState]) -> Sequence[Done]:
         with self._device.running():
             probability = self._module(torch.cat([self._device.receive(state.pixels) for state in states]))
             answers = answers_of(probability.float(), [state.reduction for state in states])

@@ -36,6 +36,7 @@ STEP_TOKENS = 512
 
 #: Alignment of the library's sectors in bytes.
 _ALIGNED_BYTES = 128
+_ALONE = "leave out `options.batching`"
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -197,9 +198,6 @@ def open_pages(network: Any, device: TorchDevice, *, texts: int, tokens: int, vo
     if not agrees or pages.layers() != frozenset(range(network.config.get_text_config().num_hidden_layers)):
         raise ModelUnavailable(f"{type(network).__name__} computes other logits where texts share a pass: {_ALONE}")
     return pages
-
-
-_ALONE = "leave out `options.batching`"
 
 
 def _tried(pages: Pages, ids: Sequence[int]) -> Tensor:

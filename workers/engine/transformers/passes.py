@@ -19,7 +19,7 @@ WANTED = "outputs"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PassState:
     """A prompt on its way to the device."""
 
     inputs: Mapping[str, Sent]
@@ -38,12 +38,12 @@ class PassRunner(NetworkRunner):
         """Return the shapes of the inputs, and the wanted outputs."""
         return shapes_of(prompt), _wanted(prompt)
 
-    def admit(self, prompt: Prompt) -> State:
+    def admit(self, prompt: Prompt) -> PassState:
         """Return the inputs on their way to the device."""
         inputs = {name: self.device.send(array) for name, array in network_inputs(prompt).items()}
-        return State(inputs, _wanted(prompt))
+        return PassState(inputs, _wanted(prompt))
 
-    def step(self, states: Sequence[State]) -> Sequence[Done]:
+    def step(self, states: Sequence[PassState]) -> Sequence[Done]:
         """Run the network once."""
         with self.device.running():
             names, wanted = states[0].inputs, states[0].wanted

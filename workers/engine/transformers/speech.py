@@ -23,7 +23,7 @@ from penstock.workers.engine.transformers.alignment import Aligner, aligner_of
 from penstock.workers.engine.transformers.directory import HubDirectory, library
 from penstock.workers.engine.transformers.generation import branch, cache_name
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.timestamps import FRAMES_PER_TOKEN, Segment, Window
+from penstock.workers.engine.transformers.timestamps import FRAMES_PER_TOKEN, AudioWindow, Segment
 
 TASKS = ("transcribe", "translate")
 
@@ -203,9 +203,9 @@ class SpeechRunner(NetworkRunner):
         segments = (*state.segments, *self._window(state).ended(tokens))
         return replace(self._output(segments, state), partial=True)
 
-    def _window(self, state: SpeechState) -> Window:
+    def _window(self, state: SpeechState) -> AudioWindow:
         frames_heard = min(self.window_frames, self.device.receive(state.features).shape[1] - state.seek)
-        return Window(state.seek, frames_heard, self.words.first_timestamp)
+        return AudioWindow(state.seek, frames_heard, self.words.first_timestamp)
 
     def _output(self, segments: Sequence[Segment], state: SpeechState) -> Output:
         rows = [[segment.start_s, segment.end_s, list(segment.tokens)] for segment in segments]

@@ -11,6 +11,11 @@ from typing import Any
 
 from penstock.errors import ModelUnavailable
 
+_TORCHVISION = "only torchvision prepares its images, and Penstock prepares them without it"
+_MULTIPLE = "it makes a vector for each token, and this task makes one for each text or image"
+_MORE = "it reads more than the tokens of a text: boxes, tables, entities or characters"
+_SPEECH = "only Whisper's networks tell the times of what is said"
+
 
 class Task(StrEnum):
     """Tasks of models, as `options.task` in the catalogue may name them."""
@@ -71,10 +76,6 @@ _HEADS = (
 )
 
 
-_TORCHVISION = "only torchvision prepares its images, and Penstock prepares them without it"
-_MULTIPLE = "it makes a vector for each token, and this task makes one for each text or image"
-_MORE = "it reads more than the tokens of a text: boxes, tables, entities or characters"
-_SPEECH = "only Whisper's networks tell the times of what is said"
 #: Model types that people bring for a task, and that this runner cannot serve there -> the reason.
 UNFIT: Mapping[Task, Mapping[str, str]] = MappingProxyType(
     {

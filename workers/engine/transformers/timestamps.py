@@ -27,7 +27,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AudioWindow:
     """A window of features: its first frame, and the number of its frames with audio."""
 
     begin: int

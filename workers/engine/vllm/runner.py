@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PoolingPrompt:
     """A prompt in vLLM's format, with its parameters."""
 
     prompt: Any
@@ -131,18 +131,18 @@ class VllmRunner:
         """Return the prompt's shapes, or one key for all texts: prompts of equal keys are submitted together."""
         return "texts" if "input_ids" in prompt.data else shapes_of(prompt)
 
-    def admit(self, prompt: Prompt) -> Asked:
+    def admit(self, prompt: Prompt) -> PoolingPrompt:
         """Return the prompt in vLLM's format."""
         if "input_ids" in prompt.data:
-            return Asked({"prompt_token_ids": _tokens(prompt.data["input_ids"])}, {"task": self.task})
+            return PoolingPrompt({"prompt_token_ids": _tokens(prompt.data["input_ids"])}, {"task": self.task})
         if "prompt" not in prompt.data:
             raise ProcessorFailed("the model takes `input_ids`, or what the processor vllm-plugin makes")
         asked, params = deserialize("prompt", prompt.data), deserialize("params", prompt.data)
         if self.tensors is not None:
             asked = self.tensors.checked(asked, self.dtype)
-        return Asked(asked, params)
+        return PoolingPrompt(asked, params)
 
-    def step(self, states: Sequence[Asked]) -> Sequence[Done]:
+    def step(self, states: Sequence[PoolingPrompt]) -> Sequence[Done]:
         """Submit the prompts and wait for all answers."""
         dead = vllm("v1.engine.exceptions").EngineDeadError
         if self.engine is None:
@@ -160,7 +160,7 @@ class VllmRunner:
         if engine is not None:
             engine.llm.llm_engine.engine_core.shutdown(timeout=_CLOSE_S)
 
-    def _encoded(self, engine: Started, states: Sequence[Asked]) -> Sequence[Done]:
+    def _encoded(self, engine: Started, states: Sequence[PoolingPrompt]) -> Sequence[Done]:
         pooling_params = vllm("pooling_params").PoolingParams
         answers = engine.wait_for(
             lambda: engine.llm.encode(
@@ -172,7 +172,7 @@ class VllmRunner:
         )
         return [Done(self._output(state, answer)) for state, answer in zip(states, answers, strict=True)]
 
-    def _output(self, state: Asked, answer: Any) -> Output:
+    def _output(self, state: PoolingPrompt, answer: Any) -> Output:
         data = answer.outputs.data
         if isinstance(state.prompt, dict) and state.params == {"task": self.task}:
             return Output({"embedding": data.float().cpu().numpy()})

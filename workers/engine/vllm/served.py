@@ -27,7 +27,7 @@ from penstock.errors import ModelServerFailed, ModelUnavailable
 from penstock.processors.base import Output
 from penstock.processors.openai.options import ServerOptions
 from penstock.workers.engine.cpu_passes import as_given
-from penstock.workers.engine.openai_server.client import Asked, Server
+from penstock.workers.engine.openai_server.client import Server, ServerRequest
 from penstock.workers.engine.remote_requests import Tell
 from penstock.workers.engine.vllm.orphans import MARK, WORKER
 
@@ -169,7 +169,7 @@ class VllmServer:
         finally:
             await _ended(self._serving)
 
-    async def ask(self, _engine: None, asked: Asked, tell: Tell) -> Output:
+    async def ask(self, _engine: None, asked: ServerRequest, tell: Tell) -> Output:
         """Return a request's answer, telling its text while it comes.
 
         Raises `InvalidInput` with vLLM's words, or `ModelServerFailed` if the engine fails or ends.

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.admission.rate_limit import BURST, BURST_S, RateLimit
-from penstock.config import Settings, TenantLimits
+from penstock.config import Settings
+from penstock.config_tables import TenantLimits
 
 
 class Clock:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import MediaUnreadable
 from penstock.models import Limits
+from penstock.processors.media.containers import opened, packets
 from penstock.processors.speech.recording import read_audio
 from tests.support.recordings import RATE_HZ, a_tone, encode, piped
 
@@ -33,6 +34,16 @@ def a_bw64() -> bytes:
     return b"BW64" + a_file(".wav", "pcm_s16le", rf64="always")[4:]
 
 
+def a_vbri() -> bytes:
+    """Return an MP3 file whose first frame holds Fraunhofer's header in place of LAME's."""
+    data = bytearray(a_file(".mp3", "libmp3lame", id3v2_version="0"))
+    frames = data.index(b"Info") + 8
+    count = data[frames : frames + 4]
+    data[4 : frames + 112] = bytes(frames + 108)
+    data[36:62] = b"VBRI\0\1" + bytes(4) + len(data).to_bytes(4) + count + bytes(8)
+    return bytes(data)
+
+
 #: Formats whose header declares the length.
 DECLARING: Mapping[str, Callable[[], bytes]] = {
     "wav": lambda: a_file(".wav", "pcm_s16le"),
@@ -41,10 +52,12 @@ DECLARING: Mapping[str, Callable[[], bytes]] = {
     "flac": lambda: a_file(".flac", "flac"),
     "m4a": lambda: a_file(".m4a", "aac"),
     "matroska": lambda: a_file(".mka", "libopus"),
-}
-#: Files that declare no duration, or one that FFmpeg estimates.
-UNDECLARED: Mapping[str, Callable[[], bytes]] = {
     "mp3": lambda: a_file(".mp3", "libmp3lame"),
+    "mp3-tagged": lambda: b"ID3\x04\0\0\0\0\x10\0" + bytes(2048) + a_file(".mp3", "libmp3lame", id3v2_version="0"),
+    "mp3-vbri": a_vbri,
+}
+#: Files that declare no duration. FFmpeg estimates that of the MP3 file.
+UNDECLARED: Mapping[str, Callable[[], bytes]] = {
     "opus": lambda: a_file(".ogg", "libopus"),
     "vorbis": lambda: a_file(".ogg", "vorbis"),
     "webm-live": lambda: a_file(".webm", "libopus", live="1"),
@@ -95,6 +108,24 @@ def test_what_says_nothing_of_its_end_is_heard_as_far_as_it_goes(kind: str, data
     at = data.draw(st.integers(0, len(whole(kind)) - 1))
     seconds = heard_s(whole(kind)[:at])
     assert seconds is None or seconds <= SECONDS + 0.1
+
+
+def test_a_fragment_that_ends_within_a_packet_is_refused() -> None:
+    file = whole("m4a-in-fragments")
+    assert heard_s(file[: file.rindex(b"moof") - 4]) == pytest.approx(SECONDS, abs=0.6), "it declares no duration"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "recording"
+        path.write_bytes(file[: file.rindex(b"mdat") + 40])
+        with (
+            opened(path, "recording", "any") as container,
+            pytest.raises(MediaUnreadable, match="The recording is cut off: its last packet is incomplete"),
+        ):
+            list(packets(container, path, "recording"))
+
+
+def test_an_mp3_file_is_as_long_as_its_frames_and_not_as_its_longest_tag() -> None:
+    file = whole("mp3-without-note")
+    assert heard_s(b"ID3\x04\0\0\0\0\x08\0" + b"Xing\0\0\0\1\0\1\0\0".ljust(1024, b"\0") + file) == heard_s(file)
 
 
 def test_what_stands_behind_the_last_page_is_nothing() -> None:

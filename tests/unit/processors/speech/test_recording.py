@@ -110,9 +110,9 @@ def test_a_sound_that_is_not_late_begins_with_its_file(tmp_path: Path) -> None:
         assert sound_begin_s(encode(tmp_path / name, codec, sound, 48_000)) == 0
 
 
-def test_a_cover_is_no_beginning(tmp_path: Path) -> None:
-    path, cover = tmp_path / "a.mp3", Image.new("RGB", (8, 8))
-    plain = encode(tmp_path / "b.mp3", "libmp3lame", a_tone(1), RATE_HZ)
+def with_cover(path: Path, plain: Path) -> Path:
+    """Copy a recording and add a picture, which becomes its second track."""
+    cover = Image.new("RGB", (8, 8))
     with av.open(str(plain)) as source, av.open(str(path), "w") as container:
         track = container.add_stream_from_template(source.streams.audio[0])
         picture: Any = container.add_stream("png", width=8, height=8, pix_fmt="rgb24")
@@ -122,6 +122,35 @@ def test_a_cover_is_no_beginning(tmp_path: Path) -> None:
             if packet.dts is not None:
                 packet.stream = track
                 container.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.mp3", "libmp3lame"), ("a.mp4", "aac"), ("a.flac", "flac")])
+def test_a_cover_is_not_heard(tmp_path: Path, name: str, codec: str) -> None:
+    plain = encode(tmp_path / f"plain-{name}", codec, a_tone(6), RATE_HZ)
+    assert read(with_cover(tmp_path / name, plain)) == pytest.approx(6 * RATE_HZ, abs=2000)
+
+
+@pytest.mark.parametrize("name", ["a.mka", "a.m4a"])
+def test_of_two_tracks_the_first_is_heard(tmp_path: Path, name: str) -> None:
+    plain = encode(tmp_path / "plain.m4a", "aac", a_tone(6), RATE_HZ)
+    other = encode(tmp_path / "other.m4a", "aac", a_tone(3, pitch_hz=880), RATE_HZ)
+    path = tmp_path / name
+    with av.open(str(path), "w") as container, av.open(str(plain)) as first, av.open(str(other)) as second:
+        sources = [(source, container.add_stream_from_template(source.streams.audio[0])) for source in (first, second)]
+        for source, track in sources:
+            for packet in source.demux():
+                if packet.dts is not None:
+                    packet.stream = track
+                    container.mux(packet)
+    sound = np.concatenate(list(read_audio(path, Limits(), RATE_HZ)))
+    assert len(sound) == pytest.approx(6 * RATE_HZ, abs=2000)
+    assert np.abs(np.fft.rfft(sound[4000:20_000])).argmax() == 440
+
+
+def test_a_cover_is_no_beginning(tmp_path: Path) -> None:
+    plain = encode(tmp_path / "b.mp3", "libmp3lame", a_tone(1), RATE_HZ)
+    path = with_cover(tmp_path / "a.mp3", plain)
     with av.open(str(path)) as written:
         assert written.streams.video[0].disposition & Disposition.attached_pic
         assert written.streams.audio[0].start_time

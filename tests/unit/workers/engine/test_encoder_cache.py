@@ -1,4 +1,4 @@
-"""EncoderCache: made once for each key, bounded by bytes, and found by the tenant that brought them."""
+"""Encodings in the cache: computed once for each key, bounded by bytes, and found by their tenant alone."""
 
 from __future__ import annotations
 

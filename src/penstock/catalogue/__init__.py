@@ -1,0 +1,1 @@
+"""The model catalogue: the shipped records, and the reader of catalogues."""
