@@ -236,6 +236,9 @@ class IOProcessor(Protocol[RequestT, ContextT]):
     of the job's `input`; media references in it are fields of type `penstock.models.MediaReference`. Define `request`
     in a module that imports neither numpy nor other heavy libraries, because the API publishes its JSON Schema.
 
+    An attribute `views`, a tuple of `penstock.views.View`, may say how people read the `data` of the results; they see
+    JSON without it.
+
     Errors: raise an `InputError` (see `penstock.errors`) for invalid data. Every other exception counts as a failure
     of the processor.
     """

@@ -139,10 +139,11 @@ def export(
             Output(name=o.name, media_type=o.media_type, description=o.description, default=o.default)
             for o in processor.outputs
         )
+        views = tuple(getattr(processor, "views", ()))
     except Exception as error:
         problem = error.detail if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         return unusable(model, problem)
-    return CatalogueEntry(**fields, input_schema=schema, outputs=outputs)
+    return CatalogueEntry(**fields, input_schema=schema, outputs=outputs, views=views)
 
 
 def unusable(model: Model, problem: str) -> CatalogueEntry:

@@ -21,6 +21,7 @@ from penstock.errors import MediaNotFound
 from penstock.media_types import is_media_type
 from penstock.models import Limits, media_references
 from penstock.processors.base import CHECKPOINT_NAME, IOProcessor, Output, Prepared, Prompt, Result
+from penstock.views import shown
 
 #: A stand-in for the engine: reads prompts one by one and yields one output per prompt, in order.
 Answer = Callable[[Iterator[Prompt]], Iterator[Output]]
@@ -142,7 +143,7 @@ def check_processor(
     * the number of prompts differs from the announced one, or they cost more than announced;
     * partial outputs, checkpoints (whole or damaged), a second run or a concurrent job change the result;
     * outputs are left unread, the processor's state changes, or two jobs share a context;
-    * the result is not JSON, or does not start with the text that was sent with `say`;
+    * the result is not JSON, does not start with the text that was sent with `say`, or is not of the form of its views;
     * the request of `dummy` is invalid or fails.
     """
     run = _Runs(processor, engine, count_is_a_bound)
@@ -279,6 +280,7 @@ class _Runs:
             if next(outputs, None) is not None:
                 raise ConformanceError("post_process left outputs unread: read all of them, or close the iterator")
             _check_result(result, sink)
+            _check_views(self.processor, result)
             return Finished(result, sink.artifacts, sink.saved)
 
     def _counted(self, prepared: Prepared[Any]) -> Iterator[Prompt]:
@@ -320,6 +322,12 @@ def _problem(value: Any) -> str:
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         return f"a {name}, which is neither a numpy array nor plain data: {error}"
     return ""
+
+
+def _check_views(processor: IOProcessor[Any, Any], result: Result) -> None:
+    for part in shown(getattr(processor, "views", ()), result.data):
+        if not part.fits:
+            raise ConformanceError(f"a view promises {part.form}, but the result has {json.dumps(part.items)[:200]}")
 
 
 def _check_result(result: Result, sink: FolderSink) -> None:

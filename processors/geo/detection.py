@@ -30,6 +30,7 @@ from penstock.processors.geo.write.vector import GEOJSON_TYPE
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.queries import check_kind, corners, decode
+from penstock.views import View
 
 RequestT = TypeVar("RequestT", bound=ObjectRequest)
 Numbers = npt.NDArray[np.float64]
@@ -55,6 +56,7 @@ class ObjectRunner(SceneRunner):
 class SceneDetector(ABC, Generic[RequestT]):
     """A processor of objects in scenes of any size in overlapping tiles; memory does not grow with the scene."""
 
+    views = (View("rows", "/objects/labels"),)
     outputs = (
         OutputSpec(
             "objects",

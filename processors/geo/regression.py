@@ -15,6 +15,7 @@ from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from penstock.processors.geo.write.value_outputs import ValueOutputs, encode_values
+from penstock.views import View
 
 #: Name of the network's output: float32 (quantities, rows, columns), in the quantities' units.
 OUTPUT_NAME = "values"
@@ -37,6 +38,7 @@ class RasterRegression:
         ),
         RASTER_OUTPUTS.spec("stats", "stats.json: statistics of each quantity, and the inputs used", kind="json"),
     )
+    views = (View("rows", "/values"),)
     io_signatures = (scene_signature(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:

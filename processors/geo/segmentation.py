@@ -40,6 +40,7 @@ from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stac import ITEM_TYPE
 from penstock.processors.geo.write.vector import FLATGEOBUF_TYPE
+from penstock.views import View
 
 _Context = MappingContext[SegmentationRequest]
 
@@ -100,6 +101,7 @@ class RasterSegmentation:
             "stats", "stats.json: pixels, m² and percentage per class, and the inputs used", kind="json"
         ),
     )
+    views = (View("rows", "/classes"),)
     io_signatures = (scene_signature(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:

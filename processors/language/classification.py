@@ -18,6 +18,7 @@ from penstock.processors.language.tokens import Tokens, read_vocabulary
 from penstock.processors.limits import check_items, dummy_items
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
+from penstock.views import View
 
 #: The network's inputs: int64 (tokens,) each. The second one has the parts of a pair of texts.
 INPUT_NAME, TYPES_NAME = "input_ids", "token_type_ids"
@@ -50,6 +51,7 @@ class TextClassification:
 
     request = TextClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each text, best first", kind="json"),)
+    views = (View("labels", "/texts/*/labels", "text"),)
     io_signatures = (SCORED,)
 
     def __init__(self, model: Model) -> None:

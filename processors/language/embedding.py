@@ -19,6 +19,7 @@ from penstock.processors.language.prompts import read_prompts
 from penstock.processors.language.request import TextEmbeddingRequest, with_prompts
 from penstock.processors.language.tokens import Tokens, read_vocabulary
 from penstock.processors.limits import check_items, dummy_items
+from penstock.views import View
 
 #: The network's input: int64 (tokens,).
 INPUT_NAME = "input_ids"
@@ -47,6 +48,7 @@ class TextEmbedding:
     """
 
     request: type[TextEmbeddingRequest] = TextEmbeddingRequest
+    views = (View("vectors", "/embeddings"),)
     outputs = SPECS
     io_signatures: tuple[IOSignature, ...] = (_SIGNATURE,)
 

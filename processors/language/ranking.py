@@ -22,6 +22,7 @@ from penstock.processors.language.tokens import Tokens, read_vocabulary
 from penstock.processors.limits import check_items, dummy_items
 from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.classes import Classes
+from penstock.views import View
 
 #: Activations that sentence-transformers stores in `config.json` -> True for scores as they are.
 _ACTIVATIONS = {"torch.nn.modules.linear.Identity": True, "torch.nn.modules.activation.Sigmoid": False}
@@ -37,6 +38,7 @@ class TextRanking:
 
     request = TextRankingRequest
     outputs = (OUTPUTS.spec("scores", "the result: a score for each document, and their order", kind="json"),)
+    views = (View("rows", "/scores"),)
     io_signatures = (SCORED,)
 
     def __init__(self, model: Model) -> None:

@@ -20,6 +20,7 @@ from penstock.processors.multimodal.request import ImagePart, TextImageEmbedding
 from penstock.processors.multimodal.towers import read_towers
 from penstock.processors.vision.image import measure, read_image
 from penstock.processors.vision.prompts import write_dummy
+from penstock.views import View
 
 #: The kind of a prompt: `text` or `image` for networks with a tower for each, else `message`.
 KIND_NAME = "kind"
@@ -66,6 +67,7 @@ class TextImageEmbedding:
 
     request = TextImageEmbeddingRequest
     outputs = SPECS
+    views = (View("vectors", "/embeddings"),)
     io_signatures = (
         IOSignature(
             prompt={KIND_NAME: "text"},

@@ -23,6 +23,7 @@ from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.annotation import annotate
 from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.prompts import write_dummy
+from penstock.views import View
 
 _DECODE = "post_process_grounded_object_detection"
 #: Name of the tokens of the words in a prompt.
@@ -114,6 +115,7 @@ class ZeroShotObjectDetection:
         OUTPUTS.spec("boxes", "boxes.json: the result: labels, scores and boxes in pixels", kind="json"),
         OUTPUTS.spec("annotated", "annotated.png: the image with its boxes", kind="png"),
     )
+    views = (View("boxes", "/objects"),)
     io_signatures = (
         IOSignature(
             prompt={INPUTS_NAME.format("*"): "array", OUTPUTS_NAME: "list"},

@@ -25,6 +25,7 @@ from penstock.processors.vision.annotation import mark
 from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.image import ImageArray, read_image
 from penstock.processors.vision.prompts import write_dummy
+from penstock.views import View
 
 Mask = npt.NDArray[np.bool_]
 
@@ -185,6 +186,7 @@ class MaskGeneration:
         OUTPUTS.spec("masks", "mask-1.png, mask-2.png, ...: each mask in white", kind="png", default=False),
         OUTPUTS.spec("objects", "masks.json: score, area, box and run lengths of each mask", kind="json"),
     )
+    views = (View("rows", "/masks"),)
     io_signatures = SIGNATURES
 
     def __init__(self, model: Model) -> None:

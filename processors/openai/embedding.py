@@ -18,6 +18,7 @@ from penstock.processors.openai.body import parameters
 from penstock.processors.openai.options import options_of
 from penstock.processors.openai.request import EmbeddingRequest, request_for
 from penstock.processors.openai.text import ANSWER_NAME, ASKED, BODY_NAME, MEDIA_NAME, ROUTE_NAME
+from penstock.views import View
 
 #: Texts of one request to the server, at most.
 TEXTS = 32
@@ -37,6 +38,7 @@ class OpenAIEmbedding:
 
     request: type[EmbeddingRequest] = EmbeddingRequest
     outputs = SPECS
+    views = (View("vectors", "/embeddings"),)
     io_signatures = (ASKED,)
 
     def __init__(self, model: Model) -> None:

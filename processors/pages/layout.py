@@ -27,6 +27,7 @@ from penstock.processors.pages.annotation import Annotation
 from penstock.processors.pages.pages import ANNOTATED, PagesContext, open_pages, write_dummy
 from penstock.processors.pages.request import LayoutRequest
 from penstock.processors.vision.colours import colour
+from penstock.views import View
 
 #: The network's input: float32 (3, height, width).
 INPUT_NAME = "image"
@@ -44,6 +45,7 @@ class LayoutDetection:
         OUTPUTS.spec("boxes", "the result: the boxes of each page with label and score", kind="json"),
         ANNOTATED,
     )
+    views = (View("boxes", "/pages/*/boxes", "page"),)
     io_signatures = (
         IOSignature(
             prompt={INPUT_NAME: "float32 (3, 800, 608)"},

@@ -23,6 +23,7 @@ from penstock.processors.speech.passages import joined
 from penstock.processors.speech.recording import read_audio, sound_begin_s, write_dummy
 from penstock.processors.speech.request import AudioClassificationRequest
 from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
+from penstock.views import View
 
 #: The network's input: float32 (samples,) or (frames, bands).
 INPUT_NAME = "sound"
@@ -51,6 +52,7 @@ class AudioClassification:
 
     request = AudioClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of the recording and its windows", kind="json"),)
+    views = (View("labels", "/labels"), View("labels", "/windows/*/labels", "window"))
     io_signatures = (
         IOSignature(
             prompt={INPUT_NAME: "float32 (samples) or float32 (frames, bands)"},

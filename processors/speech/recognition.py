@@ -26,6 +26,7 @@ from penstock.processors.speech.recording import read_audio, sound_begin_s, writ
 from penstock.processors.speech.request import SpeechRequest
 from penstock.processors.speech.subtitles import srt, vtt
 from penstock.processors.speech.words import words_of
+from penstock.views import View
 
 #: The network's input: float32 (bands, frames), and the frames of audio without padding; and its outputs.
 INPUT_NAME, FRAMES_NAME = "features", "frames"
@@ -60,6 +61,7 @@ class SpeechRecognition:
         _KINDS.spec("srt", "transcript.srt: subtitles as SubRip", kind="srt", default=False),
         _KINDS.spec("vtt", "transcript.vtt: subtitles as WebVTT", kind="vtt", default=False),
     )
+    views = (View("passages", "/segments"),)
     io_signatures = (
         IOSignature(
             prompt={

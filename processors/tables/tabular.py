@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,10 @@ from penstock.processors.tables.options import Column, TableOptions, read_option
 from penstock.processors.tables.reading import TableFile, check_columns, open_table
 from penstock.processors.tables.request import TabularRequest
 from penstock.processors.tables.writing import PredictionWriter, check_kept, predictions
+from penstock.views import View
 
+#: Rows of `head`.
+_HEAD_ROWS = 10
 _TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv; charset=utf-8"}
 
 
@@ -56,6 +60,7 @@ class Tabular:
         OutputSpec("csv", _TYPES["csv"], "predictions.csv: the same as CSV", default=False),
     )
 
+    views = (View("rows", "/head"),)
     #: The names are those of a model's options.
     io_signatures = (IOSignature(prompt={"*": "array (rows, columns)"}, output={"*": "array (rows, ...)"}),)
 
@@ -81,8 +86,11 @@ class Tabular:
         return Prepared(self._prompts(context), count, table.rows, context, unit=unit)
 
     def post_process(self, outputs: Iterator[Output], context: TabularContext, sink: ArtifactSink) -> Result:
-        """Write the artifacts and return `{"rows", "without_prediction", "columns"}`; `columns` are the added ones."""
-        request, rows, without = context.request, 0, 0
+        """Write the artifacts and return `{"rows", "without_prediction", "columns", "head"}`.
+
+        `columns` are the added ones, and `head` has their values in the first rows.
+        """
+        request, rows, without, head = context.request, 0, 0, list[dict[str, Any]]()
         with ExitStack() as stack:
             sheets = {kind: self._sheet(kind, context, sink) for kind in dict.fromkeys(request.outputs)}
             for sheet in sheets.values():
@@ -90,13 +98,15 @@ class Tabular:
             for output in final_outputs(outputs):
                 batch, absent = predictions(output, self._options, context.pending.popleft())
                 rows, without = rows + len(absent), without + int(absent.sum())
+                head += map(_json_row, batch.slice(0, _HEAD_ROWS - len(head)).to_pylist())
                 for sheet in sheets.values():
                     sheet.add(batch)
             for kind, sheet in sheets.items():
                 sheet.finish()
                 name = f"predictions.{kind}"
                 sink.add(name, sink.path(name), media_type=_TYPES[kind])
-        return Result(data={"rows": rows, "without_prediction": without, "columns": list(self._options.predicted)})
+        columns = list(self._options.predicted)
+        return Result(data={"rows": rows, "without_prediction": without, "columns": columns, "head": head})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a table with one batch of rows."""
@@ -142,3 +152,11 @@ def _noise(column: Column, rows: int) -> Any:
     if column.categories:
         return pa.array([column.categories[i] for i in rng.integers(0, len(column.categories), rows)])
     return rng.integers(0, 2, rows).astype(column.dtype)
+
+
+def _json_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of labels and float32 numbers as JSON has them: seven digits, and null for an infinite number."""
+    return {
+        name: value if not isinstance(value, float) else float(f"{value:.7g}") if math.isfinite(value) else None
+        for name, value in row.items()
+    }

@@ -18,6 +18,7 @@ from penstock.processors.outputs import OUTPUTS, write_safetensors
 from penstock.processors.tensors.description import Inputs, Layout
 from penstock.processors.tensors.reading import Arrays, open_tensors, refuse_nan
 from penstock.processors.tensors.request import TensorRequest
+from penstock.views import View
 
 #: File in the folder of an exported program that describes its inputs.
 DESCRIPTION = "penstock.toml"
@@ -46,6 +47,7 @@ class Tensors:
     )
 
     #: The names are those of a model's inputs.
+    views = (View("rows", "/tensors/*/values"),)
     io_signatures = (IOSignature(prompt={"*": "array"}, output={"*": "array"}),)
 
     def __init__(self, model: Model) -> None:

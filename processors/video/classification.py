@@ -19,6 +19,7 @@ from penstock.processors.video.writing import write_dummy
 from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import INPUT_NAME, PIXELS
+from penstock.views import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class VideoClassification:
 
     request = VideoClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each frame and of the video", kind="json"),)
+    views = (View("labels", "/labels"), View("labels", "/frames/*/labels", "frame"))
     io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "array (classes)"}),)
 
     def __init__(self, model: Model) -> None:

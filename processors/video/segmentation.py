@@ -23,6 +23,7 @@ from penstock.processors.vision.colours import overlay
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import INPUT_NAME, PIXELS
 from penstock.processors.vision.segmentation import CLASS_IDS, SIZE, SIZE_NAME, class_ids
+from penstock.views import View
 
 _MP4, _MKV = "video/mp4", "video/matroska"
 _KINDS = OUTPUTS.register("mp4", Kind(_MP4, ".mp4", write_text)).register("mkv", Kind(_MKV, ".mkv", write_text))
@@ -47,6 +48,7 @@ class VideoSegmentation:
         _KINDS.spec("overlay", "overlay.mp4: the frames, half in their classes' colours (H.264)", kind="mp4"),
         _KINDS.spec("masks", "masks.mkv: class ids as grey values, lossless (FFV1)", kind="mkv", default=False),
     )
+    views = (View("rows", "/frames/*/classes", "frame"),)
     io_signatures = (IOSignature(prompt=PIXELS, optional=SIZE, output=CLASS_IDS),)
 
     def __init__(self, model: Model) -> None:

@@ -13,6 +13,7 @@ from penstock.processors.vision.classes import OUTPUT_NAME, read_classes
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, ManyImages, open_images
 from penstock.processors.vision.request import ClassificationRequest
+from penstock.views import View
 
 
 class ImageClassification(ManyImages):
@@ -23,6 +24,7 @@ class ImageClassification(ManyImages):
 
     request = ClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: classes and scores of each image, best first", kind="json"),)
+    views = (View("labels", "/images/*/labels", "image"),)
     io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "array (classes)"}),)
 
     def __init__(self, model: Model) -> None:

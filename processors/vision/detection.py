@@ -18,6 +18,7 @@ from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, SHOWN, OneImage, one_prompt
 from penstock.processors.vision.queries import check_kind, decode
 from penstock.processors.vision.request import ObjectDetectionRequest
+from penstock.views import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ObjectDetection(OneImage):
         OUTPUTS.spec("boxes", "boxes.json: the result: labels, scores and boxes in pixels", kind="json"),
         OUTPUTS.spec("annotated", "annotated.png: the image with its boxes", kind="png"),
     )
+    views = (View("boxes", "/objects"),)
     io_signatures = (
         IOSignature(
             prompt=PIXELS,

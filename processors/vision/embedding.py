@@ -12,6 +12,7 @@ from penstock.processors.io_signature import IOSignature
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, ManyImages, open_images
 from penstock.processors.vision.request import ImageEmbeddingRequest
+from penstock.views import View
 
 
 class ImageEmbedding(ManyImages):
@@ -19,6 +20,7 @@ class ImageEmbedding(ManyImages):
 
     request = ImageEmbeddingRequest
     outputs = SPECS
+    views = (View("vectors", "/embeddings"),)
     io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "array (dimensions)"}),)
 
     def __init__(self, model: Model) -> None:

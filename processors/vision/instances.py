@@ -18,6 +18,7 @@ from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, SHOWN, ImageContext, OneImage, one_prompt
 from penstock.processors.vision.request import InstanceSegmentationRequest
+from penstock.views import View
 
 Ids = npt.NDArray[np.integer[Any]]
 
@@ -38,6 +39,7 @@ class InstanceSegmentation(OneImage):
         OUTPUTS.spec("overlay", "overlay.png: the image, half in its segments' colours", kind="png"),
         OUTPUTS.spec("segments", "segments.json: the result: the class, score and box of each segment", kind="json"),
     )
+    views = (View("boxes", "/segments"),)
     io_signatures = (
         IOSignature(
             prompt={**PIXELS, "size": "list", **dict.fromkeys(_THRESHOLDS, "number")},

@@ -19,6 +19,7 @@ from penstock.processors.vision.image import read_image
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, ImageContext, OneImage
 from penstock.processors.vision.request import ImageSegmentationRequest
+from penstock.views import View
 
 #: The network's output: class ids (height, width) in the size of the prompt, uint8, or uint16 from 256 classes on.
 OUTPUT_NAME = "classes"
@@ -36,6 +37,7 @@ class ImageSegmentation(OneImage):
         OUTPUTS.spec("mask", "mask.png: class ids with a palette (16-bit grey above 256 classes)", kind="png"),
         OUTPUTS.spec("overlay", "overlay.png: the image blended with its classes' colours", kind="png"),
     )
+    views = (View("rows", "/classes"),)
     io_signatures = (IOSignature(prompt=PIXELS, optional=SIZE, output=CLASS_IDS),)
 
     def __init__(self, model: Model) -> None:

@@ -22,6 +22,7 @@ from penstock.processors.outputs import OUTPUTS
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, open_images, write_dummy
 from penstock.processors.vision.request import ZeroShotClassificationRequest
+from penstock.views import View
 
 #: Model type whose texts are always padded to full length, because the network reads the last position. Its scores are
 #: independent; those of other types add up to 1.
@@ -47,6 +48,7 @@ class ZeroShotClassification:
 
     request = ZeroShotClassificationRequest
     outputs = (OUTPUTS.spec("labels", "the result: each image's labels and scores, best first", kind="json"),)
+    views = (View("labels", "/images/*/labels", "image"),)
     io_signatures = (
         IOSignature(
             prompt={"input_ids": "int64 (tokens)"},

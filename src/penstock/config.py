@@ -88,6 +88,8 @@ class Settings(BaseSettings):
     webhook_any_public_host: bool = True
     #: Seconds that old secrets sign webhooks besides the new one, unless the rotation sets its own overlap.
     webhook_secret_overlap_s: int = Field(default=86_400, ge=0, le=7 * 86_400)
+    #: Bytes of JSON of a job's text and data that a webhook carries; larger ones are read at the job's link. 0 = none.
+    webhook_output_bytes: int = Field(default=32_768, ge=0, le=1_000_000)
     #: Bytes of a request, and of a line of a batch, at most; a larger one is answered 413.
     max_body_bytes: int = Field(default=1_000_000, gt=0)
     #: Seconds without data after which an unfinished request is answered 408 and its connection closed.

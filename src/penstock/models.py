@@ -16,6 +16,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from penstock.views import View
+
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
 #: Another name of a model, such as `organisation/Name` on the hub.
@@ -224,6 +226,8 @@ class CatalogueEntry(Record):
     #: JSON Schema (2020-12) of the job's `input`; media references have the format `media`.
     input_schema: Mapping[str, Any]
     outputs: tuple[Output, ...]
+    #: How people read the JSON of an answer.
+    views: tuple[View, ...] = ()
     limits: Limits = Limits()
     execution_timeout_s: int
     queue_ttl_s: int

@@ -339,7 +339,7 @@ def test_images_have_their_boxes_and_masks(site: Site, browser: Browser, tmp_pat
     site.made.succeed(claim, site.made.artifact(claim, "mask.png", image("#ff0000"), "image/png"), data=found)
     with tab(browser, site.url, key=site.read_key) as page:
         visit(page, f"#/job/{key.id}")
-        expect(page.get_by_role("table", name="Found")).to_contain_text("cat0.9320, 30, 100, 90")
+        expect(page.get_by_role("table", name="Answer")).to_contain_text("3cat0.9320, 30, 100, 90")
         shown = page.locator(".overlay")
         page.wait_for_function(
             "() => [...document.querySelectorAll('.overlay img')].every((each) => each.naturalWidth)"
@@ -384,6 +384,30 @@ def test_tables_and_other_results_have_their_viewers(site: Site, browser: Browse
         expect(page.get_by_text("The first 100 rows.")).to_be_visible()
         visit(page, f"#/job/{other.id}")
         expect(page.locator("section").filter(has_text="Result").locator("pre")).to_contain_text('"label": "cat"')
+
+
+def test_an_answer_comes_first_in_the_form_that_its_model_declares(
+    site: Site, browser: Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "photo.png").write_bytes(image("#336699"))
+    key = site.made.submit({}, image=site.made.upload(tmp_path / "photo.png"))
+    labels = [{"id": 1, "label": "tabby cat", "score": 0.8125}, {"id": 2, "label": "dog", "score": 0.1}]
+    data = {"images": [{"labels": labels}, {"labels": labels[:1]}], "embeddings": [[0.5] * 384]}
+    site.made.succeed(site.made.claim(), data=data)
+    with tab(browser, site.url, key=site.read_key) as page:
+        visit(page, f"#/job/{key.id}")
+        result = page.get_by_role("region", name="Result")
+        expect(result.get_by_role("heading", name="image 2")).to_be_visible()
+        expect(result.get_by_role("listitem").first).to_have_text("tabby cat0.8125")
+        expect(result.locator("meter").first).to_have_js_property("value", 0.8125)
+        expect(result.get_by_text("384 numbers: 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, …")).to_be_visible()
+        expect(result.get_by_role("img", name="photo.png")).to_be_visible()
+        above = result.locator("meter").first.bounding_box()
+        below = result.get_by_role("img", name="photo.png").bounding_box()
+        assert above is not None
+        assert below is not None
+        assert above["y"] < below["y"], "the input is shown before the answer"
+        assert (serious(page), overflow_px(page)) == ([], 0)
 
 
 def test_a_scene_without_a_proj4_text_is_drawn_with_a_message(site: Site, browser: Browser, tmp_path: Path) -> None:

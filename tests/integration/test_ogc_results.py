@@ -6,13 +6,17 @@ import base64
 import email
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from penstock.api.facades.ogc.results import MAX_VALUE_BYTES
+from penstock.jobs import State
+from penstock.storage.redis import catalogues
+from penstock.storage.redis.records import Outcome
 from tests.support.ceph import Ceph
-from tests.support.ogc_models import SCENE, mapped, serve_maps
+from tests.support.ogc_models import HELLO, LABELS, SCENE, mapped, serve_maps, started
 from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess
 
@@ -65,6 +69,28 @@ async def test_raw_references_are_links_of_an_empty_answer(ogc: Service) -> None
     assert (answer.status_code, answer.content) == (204, b"")
     assert 'title="classes"' in answer.headers["link"]
     assert answer.headers["link"].count('rel="item"') == 2
+
+
+async def answered(service: Service, body: dict[str, Any], outcome: Outcome) -> httpx2.Response:
+    """Execute `labels`, end its job and return the results."""
+    await service.jobs.run(catalogues.publish([LABELS], worker="w", queues=["default"], alive_s=600))
+    job, claim = await started(service, {**HELLO, **body}, "labels")
+    await service.end(claim, outcome)
+    return await service.http.get(f"/ogc/jobs/{job}/results")
+
+
+async def test_a_model_without_outputs_returns_its_answer(ogc: Service) -> None:
+    found = {"labels": [{"label": "cat", "score": 0.5}]}
+    raw = await answered(ogc, {}, Outcome(State.SUCCEEDED, data=found))
+    assert (raw.status_code, raw.json()) == (200, found)
+    document = await answered(ogc, {"response": "document"}, Outcome(State.SUCCEEDED, data=found))
+    assert document.json()["answer"]["value"] == found
+    assert list((await ogc.http.get("/ogc/processes/labels")).json()["outputs"]) == ["answer"]
+
+
+async def test_a_text_without_data_is_an_answer_too(ogc: Service) -> None:
+    found = await answered(ogc, {}, Outcome(State.SUCCEEDED, text="two cats"))
+    assert (found.status_code, found.json()) == (200, "two cats")
 
 
 async def test_one_raw_value_is_the_file_itself(ogc: Service) -> None:

@@ -21,6 +21,7 @@ from penstock.storage.redis import catalogues, records
 from penstock.storage.redis.records import Outcome, QueueLimits
 from penstock.storage.redis.scripts import JobStore
 from penstock.up.valkey import recorded_url
+from penstock.views import View
 from tests.support.claims import claim_one
 
 QUEUE = "made"
@@ -44,6 +45,12 @@ MODEL = CatalogueEntry(
         "additionalProperties": False,
     },
     outputs=(Output(name="text", media_type="text/plain", description="The text."),),
+    views=(
+        View("boxes", "/objects"),
+        View("passages", "/segments"),
+        View("labels", "/images/*/labels", "image"),
+        View("vectors", "/embeddings"),
+    ),
     execution_timeout_s=600,
     queue_ttl_s=3600,
     max_attempts=3,

@@ -51,6 +51,8 @@ MAPS = ECHO.model_copy(
         "limits": ECHO.limits.model_copy(update={"max_bytes": 1_000_000_000}),
     }
 )
+#: A model that declares no outputs: its answer is JSON.
+LABELS = ECHO.model_copy(update={"name": "labels", "aliases": (), "outputs": ()})
 SCENE = {"scene": {"href": "http://files.test:80/scene.tif", "type": "image/tiff"}}
 STATUS_INFO = {
     "type": "object",

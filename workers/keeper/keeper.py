@@ -229,7 +229,10 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
     """Run all duties on these stores until SIGTERM or SIGINT. Must be called from the main thread."""
     guard = GuardedClient(settings)
     spans = open_spans("keeper")
-    deliverer = Deliverer(store, objects, guard, base_url=settings.base_url, spans=spans)
+    deliverer = Deliverer(
+        store, objects, guard, base_url=settings.base_url,
+        output_bytes=settings.webhook_output_bytes, spans=spans,
+    )  # fmt: skip
     hints = HintSender(settings.redis_address)
     require_own_outputs(settings.drops)
     drops = open_drops(settings, store, objects)

@@ -46,7 +46,7 @@ TIMEOUT_S = 15.0
 TRY_LEASE_S = 60.0
 #: Most tries at a time. Each is a thread that waits for a receiver.
 CONCURRENCY = 64
-#: Bytes of a body: what does not fit is omitted and can be read at the job's link.
+#: Bytes of a body without the output: what does not fit is omitted and can be read at the job's link.
 MAX_BODY_BYTES = 20_000
 #: Characters of the error in a body that would be too large.
 MAX_DETAIL_CHARS = 1_000
@@ -96,8 +96,10 @@ def retry_after_s(header: str, at: float) -> float | None:
     return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - at)
 
 
-def body_of(delivery: DeliveryRecord, job: Job, base_url: str) -> str:
+def body_of(delivery: DeliveryRecord, job: Job, base_url: str, output_bytes: int = 0) -> str:
     """Return the body: `type`, `timestamp` and a small `data`; for an OGC subscriber the body of that standard.
+
+    `data` has the `output` of a job that succeeded, its text and its JSON, if that has at most `output_bytes` as JSON.
 
     Every try of a delivery has the same body, also after a loss of Redis. Only the body of `job.progress` depends on
     the time of the try; such a delivery is sent once.
@@ -112,6 +114,7 @@ def body_of(delivery: DeliveryRecord, job: Job, base_url: str) -> str:
             data[name] = None
     if _too_large(body) and job.error is not None:
         data["error"] = {**job.error.to_json(), "detail": job.error.detail[:MAX_DETAIL_CHARS], "errors": []}
+    data["output"] = _output(job, output_bytes)
     return json.dumps(body, separators=(",", ":"))
 
 
@@ -141,12 +144,13 @@ class Deliverer:
 
     def __init__(
         self, store: records.Runs, objects: ObjectStore, guard: GuardedClient, *, base_url: str,
-        spans: Spans | None = None,
+        output_bytes: int = 0, spans: Spans | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._objects = objects
         self._guard = guard
         self._base_url = base_url
+        self._output_bytes = output_bytes
         self._spans = spans or NoSpans()
         self._answered = Answered(objects)
         self._pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="webhook")
@@ -239,7 +243,8 @@ class Deliverer:
         """Return the body of every try. It is stored before the first try: another keeper sends the same body."""
         if task.delivery.body is not None or task.job is None:
             return task.delivery.body
-        return self._store.run(deliveries.fix_body(task.delivery, body_of(task.delivery, task.job, self._base_url)))
+        body = body_of(task.delivery, task.job, self._base_url, self._output_bytes)
+        return self._store.run(deliveries.fix_body(task.delivery, body))
 
     def _secrets(self, task: Task, at: float) -> Sequence[str]:
         tenant = task.delivery.key.tenant
@@ -336,6 +341,14 @@ def _data(delivery: DeliveryRecord, job: Job, link: str) -> dict[str, Any]:
         data["phase"] = job.phase.value
         data["progress"] = {"done": shown.done, "total": shown.total, "unit": shown.unit, "message": shown.message}
     return data
+
+
+def _output(job: Job, most_bytes: int) -> dict[str, Any] | None:
+    """Return the text and JSON of a succeeded job as `GET /v1/jobs/ID` does; None for larger ones, and without any."""
+    if job.state is not State.SUCCEEDED or (job.text is None and job.data is None):
+        return None
+    found = {"text": job.text, "json": job.data}
+    return found if len(json.dumps(found, separators=(",", ":")).encode()) <= most_bytes else None
 
 
 def _too_large(body: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.api.facades.ogc.processes import OUTPUTS, Schema, chooses_outputs, input_names, resolved
+from penstock.api.facades.ogc.processes import OUTPUTS, Schema, chooses_outputs, input_names, outputs_of, resolved
 from penstock.api.facades.ogc.schemas import ExecuteRequest, OutputRequest, Subscriber
 from penstock.errors import InvalidRequest, Issue
 from penstock.intake.ogc import EVENTS, RequestedAnswer, RequestedOutput
@@ -49,7 +49,7 @@ def job_input(entry: CatalogueEntry, wanted: ExecuteRequest) -> dict[str, Any]:
 
 def requested_outputs(entry: CatalogueEntry, wanted: ExecuteRequest) -> RequestedAnswer:
     """Return the requested outputs: all where none is named (core/process-execute-default-outputs)."""
-    known = {output.name: output for output in entry.outputs}
+    known = {output.name: output for output in outputs_of(entry)}
     for name in wanted.outputs:
         if name not in known:
             raise _invalid(pointer(("outputs", name)), f"is not an output; known outputs: {_listed(known)}")

@@ -39,6 +39,9 @@ _NULL = {"type": "null"}
 
 Schema = Mapping[str, Any]
 
+#: The output of models that declare none.
+ANSWER = Output(name="answer", media_type="application/json", description="The answer.")
+
 
 def summary(entry: CatalogueEntry, base_url: str) -> ProcessSummary:
     """Return the summary of a process for a list."""
@@ -50,8 +53,13 @@ def description(entry: CatalogueEntry, base_url: str) -> ProcessDescription:
     return ProcessDescription(
         **_common(entry, base_url),
         inputs={name: _input(entry, name) for name in input_names(entry)},
-        outputs={output.name: _output(output) for output in entry.outputs},
+        outputs={output.name: _output(output) for output in outputs_of(entry)},
     )
+
+
+def outputs_of(entry: CatalogueEntry) -> tuple[Output, ...]:
+    """Return the outputs of a process; a model that makes no files has one, its answer."""
+    return entry.outputs or (ANSWER,)
 
 
 def input_names(entry: CatalogueEntry) -> tuple[str, ...]:

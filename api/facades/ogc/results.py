@@ -14,6 +14,7 @@ from dataclasses import replace
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
+from penstock.api.facades.ogc.processes import outputs_of
 from penstock.api.routes.artifacts import send_artifact
 from penstock.api.services import Services
 from penstock.errors import ObjectNotFound, ResultNotReady, UnknownArtifact
@@ -73,7 +74,7 @@ async def _all_outputs(api: Services, job: Job) -> RequestedAnswer:
     """Return the outputs of a job from another interface: those of its model, or its files by name."""
     entry = (await api.models.read(job.submission.model)).get(job.submission.model)
     if entry is not None:
-        outputs = [RequestedOutput(found.name, found.media_type, by_reference=True) for found in entry.outputs]
+        outputs = [RequestedOutput(found.name, found.media_type, by_reference=True) for found in outputs_of(entry)]
     else:
         outputs = [
             RequestedOutput(file.name.partition(".")[0], file.content_type, by_reference=True) for file in job.artifacts

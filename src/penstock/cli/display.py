@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from penstock.client.answers import waits_because
+from penstock.client.answer_text import answer_lines
+from penstock.client.answers import PenstockAPIError, waits_because
 from penstock.errors import with_places
 
 if TYPE_CHECKING:
+    from penstock.client import Client
     from penstock.client.answers import Event, Job
+    from penstock.views import View
 
 #: Width of tables outside terminals: every row is one line, for `grep` and similar tools.
 FILE_COLUMNS = 10_000
@@ -65,16 +68,28 @@ def show_deleted(name: str, as_json: bool) -> None:
         out.print(f"{name}  deleted")
 
 
-def show_job(job: Job, as_json: bool) -> None:
-    """Print a job: its state, its text, and its artifacts' addresses."""
+def show_result(client: Client, job: Job, as_json: bool) -> None:
+    """Print a job with its answer, in the form that its model declares."""
+    show_job(job, as_json, () if as_json or not job.data else _views(client, job.model))
+
+
+def _views(client: Client, model: str) -> Sequence[View]:
+    try:
+        return client.model(model).views
+    except PenstockAPIError:  # no worker serves the model any more
+        return ()
+
+
+def show_job(job: Job, as_json: bool, views: Sequence[View] = ()) -> None:
+    """Print a job: its state, its answer, and its artifacts' addresses."""
     if as_json:
         print_json(dict(job.raw))
         return
     out.print("\n".join(packed([job.id, job.model, job.status.value, *_more(job)], out.width)), soft_wrap=True)
     if job.error is not None:
         err.print(f"{job.error.code}: {with_places(job.error.detail, job.error.errors)}")
-    if job.text:
-        out.print(job.text)
+    for line in answer_lines(job.text, job.data, views):
+        out.print(line)
     for artifact in job.artifacts:
         out.print(f"  {artifact.name}  {artifact.size_bytes:,} bytes  {artifact.url}")
     show_notes(job.data)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import err, out, print_json, show_job
+from penstock.cli.display import err, out, print_json, show_result
 from penstock.cli.options import (
     DEFAULT_URL,
     FOLLOWING_S,
@@ -109,5 +109,5 @@ def wait(
         sentence = f"The job continues. End it with `penstock cancel {job_id}`."
         with interruptible(sentence), estimating(err) as on_job:
             job = client.wait(job_id, timeout_s=timeout_s, on_job=on_job)
-    show_job(job, as_json)
+        show_result(client, job, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)

@@ -27,6 +27,7 @@ from penstock.cli.display import (
     show_deleted,
     show_event,
     show_job,
+    show_result,
     table,
     words,
 )
@@ -185,7 +186,7 @@ def submit(
         if folder is not None and job.succeeded:
             for path in save(client, job, folder):
                 err.print(f"{path}  {path.stat().st_size:,} bytes")
-    show_job(job, as_json)
+        show_result(client, job, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)
 
 
@@ -204,7 +205,7 @@ def status(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
     """Show a job. Exit code 1 if it failed, was canceled or expired."""
     with connect(url) as client:
         job = client.job(job_id)
-    show_job(job, as_json)
+        show_result(client, job, as_json)
     raise typer.Exit(JOB_FAILED if job.over and not job.succeeded else OK)
 
 

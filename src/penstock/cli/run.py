@@ -18,6 +18,7 @@ import typer
 from penstock.cli.display import err, out, print_json, show_notes
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
 from penstock.cli.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
+from penstock.client.answer_text import answer_lines
 from penstock.client.answers import Event
 from penstock.cores import cores, physical_cores
 from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError, with_places
@@ -26,6 +27,7 @@ from penstock.workers.engine.cpu_passes import keep_to_cores, use_huge_pages
 
 if TYPE_CHECKING:
     from penstock.local.library import Result
+    from penstock.models import CatalogueEntry
 
 Arguments = Annotated[
     list[str] | None,
@@ -72,7 +74,7 @@ def run(
             where = folder or Path(f"{entry.name}-result")
             with _View(streams=not as_json) as view:
                 result = engine.run(model, input=document, out=where, say=view.say, on_progress=view.progress)
-            _show(entry.name, result, view, as_json)
+            _show(entry, result, view, as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except RequestError as error:
@@ -172,20 +174,20 @@ class _View:
             sys.stdout.flush()
 
 
-def _show(model: str, result: Result, view: _View, as_json: bool) -> None:
+def _show(entry: CatalogueEntry, result: Result, view: _View, as_json: bool) -> None:
     files = [
         {"name": name, "content_type": file.media_type, "size_bytes": file.size_bytes, "path": str(file.path)}
         for name, file in result.artifacts.items()
     ]
     if as_json:
         output = {"text": result.text, "json": result.data}
-        print_json({"model": model, "output": output, "artifacts": files})
+        print_json({"model": entry.name, "output": output, "artifacts": files})
         show_notes(result.data)
         return
-    if result.text is None and result.data is not None:
-        print_json(result.data)
-    elif result.text is not None and result.text != "".join(view.said):
-        out.print(result.text)
+    text = None if result.text == "".join(view.said) else result.text
+    if text is not None or result.text is None:
+        for line in answer_lines(text, result.data, entry.views):
+            out.print(line)
     for file in files:
         err.print(f"{file['path']}  {file['size_bytes']:,} bytes  {file['content_type']}")
     show_notes(result.data)

@@ -16,6 +16,7 @@ from penstock.client.decoding import at, read
 from penstock.client.notebook import batch_card, card
 from penstock.errors import ErrorReport, Issue, with_places
 from penstock.jobs import Progress, Status
+from penstock.views import View
 
 #: Statuses that are retryable where the body is no problem+json.
 _RETRYABLE = frozenset({429, 502, 503, 504})
@@ -199,6 +200,8 @@ class ModelInfo:
     problem: str | None = None
     #: True once a worker has warmed the model up; jobs are accepted before.
     ready: bool = True
+    #: How people read the JSON of its answers; empty from an older service.
+    views: tuple[View, ...] = ()
     raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
     def __post_init__(self) -> None:

@@ -20,14 +20,18 @@ def is_picture(artifact: Artifact) -> bool:
     return essence(artifact.content_type) in _PICTURES
 
 
-def card(job: Job, pictures: Sequence[str] | None = None, *, page: str = "") -> str:
-    """Return a job as HTML: its state, progress, pictures and links. Without `pictures` those of the service."""
+def card(job: Job, pictures: Sequence[str] | None = None, *, page: str = "", answer: Sequence[str] = ()) -> str:
+    """Return a job as HTML: its state, progress, answer, pictures and links. Without `pictures` those of the service.
+
+    `answer`: the lines of the answer; without them its text.
+    """
+    said = "\n".join(answer) or job.text
     shown = pictures if pictures is not None else [a.url for a in job.artifacts if is_picture(a) and _is_web(a.url)]
     parts = [
         f"<div><b>{escape(job.model)}</b> <code>{escape(job.id)}</code> {_state(job)}</div>",
         _progress(job),
         f"<div>{escape(f'{job.error.code}: {job.error.detail}')}</div>" if job.error else "",
-        f"<pre>{escape(job.text)}</pre>" if job.text else "",
+        f"<pre>{escape(said)}</pre>" if said else "",
         *(f'<img src="{escape(picture)}" alt="" style="max-width: 24em; max-height: 24em">' for picture in shown),
         _links(job, page),
     ]

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from penstock.client.answer_text import answer_lines
 from penstock.client.answers import ClientError, Job
 from penstock.client.local_files import split_files
 from penstock.client.notebook import card, is_picture
@@ -22,6 +23,7 @@ from penstock.errors import with_places
 from penstock.jobs import Status
 from penstock.media_types import essence
 from penstock.output_kinds import opener_of
+from penstock.views import View, shown
 
 #: Bytes of a picture that a notebook shows inline, at most.
 MAX_INLINE_BYTES = 4_000_000
@@ -39,17 +41,26 @@ class JobFailed(ClientError):
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a job. `result.classes` is the path of `classes.tif`, `result["classes.tif"]` too."""
+    """The result of a job.
+
+    `result.classes` is the path of `classes.tif`, `result["classes.tif"]` too. `result["words"]` is a field of the
+    result's JSON, and `result["label"]` one of the best label.
+    """
 
     job: Job
     #: The folder that holds the files.
     folder: Path
     #: The job's page at the service.
     page: str
+    #: How people read `data`.
+    views: tuple[View, ...] = ()
 
     def __repr__(self) -> str:
-        files = ", ".join(self.paths) or "no files"
-        return f"<Result of {self.job.model}, job {self.job.id}: {files}>"
+        files = f": {', '.join(self.paths)}" if self.paths else ""
+        return "\n".join([f"<Result of {self.job.model}, job {self.job.id}{files}>", *self._lines()])
+
+    def _lines(self) -> list[str]:
+        return answer_lines(self.text, self.data, self.views)
 
     @property
     def text(self) -> str | None:
@@ -66,7 +77,7 @@ class Result:
         """The path of each artifact, by its name."""
         return {artifact.name: self.folder / artifact.name for artifact in self.job.artifacts}
 
-    def __getattr__(self, name: str) -> Path:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         try:
@@ -74,14 +85,22 @@ class Result:
         except KeyError as error:
             raise AttributeError(str(error.args[0])) from None
 
-    def __getitem__(self, name: str) -> Path:
-        """Return the path of an artifact by its name, with or without its suffix."""
+    def __getitem__(self, name: str) -> Any:
+        """Return the path of an artifact by its name, with or without its suffix; else a field of the answer."""
         if name in self.paths:
             return self.paths[name]
         for known, path in self.paths.items():
             if known.partition(".")[0].replace("-", "_") == name:
                 return path
-        raise KeyError(f"the result has no {name!r}; it has: {', '.join(self.paths) or 'no files'}")
+        fields = self._fields()
+        if name in fields:
+            return fields[name]
+        raise KeyError(f"the result has no {name!r}; it has: {', '.join((*self.paths, *fields)) or 'nothing'}")
+
+    def _fields(self) -> Mapping[str, Any]:
+        """Return the fields of the JSON, and of the best label."""
+        best = next((part.items[0] for part in shown(self.views, self.data) if part.form == "labels"), None)
+        return {**(best if isinstance(best, Mapping) else {}), **(self.data or {})}
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name.partition(".")[0].replace("-", "_") for name in self.paths)]
@@ -96,6 +115,8 @@ class Result:
         if name is None and not self.paths:
             raise ClientError("the result has no files: see its `text` and `data`")
         path = next(iter(self.paths.values())) if name is None else self[name]
+        if not isinstance(path, Path):
+            raise ClientError(f"{name} is no file of the result: it is result[{name!r}]")
         kinds = {artifact.name: artifact.content_type for artifact in self.job.artifacts}
         opener = opener_of(path.name, kinds.get(path.name, "")) or _opener(path)
         return opener(path)
@@ -113,7 +134,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         pictures = [_inline(self.paths[a.name], a.content_type) for a in self.job.artifacts if is_picture(a)]
-        return card(self.job, [picture for picture in pictures if picture], page=self.page)
+        return card(self.job, [picture for picture in pictures if picture], page=self.page, answer=self._lines())
 
 
 def _inline(path: Path, content_type: str) -> str | None:
@@ -175,7 +196,8 @@ def run(
     on_job: OnJob | None, on_bytes: OnBytes | None, options: JobOptions,
 ) -> Flow[Result]:  # fmt: skip
     """Submit a job, wait for its end, save its files; raise `JobFailed` for a job without a result."""
-    schema = (yield from do.model(model)).input_schema
+    found = yield from do.model(model)
+    schema = found.input_schema
     value, files = split_files(document, schema)
     job = yield from do.submit(model, value, files, on_bytes, options)
     job = yield from do.wait(job.id, deadline, on_job)
@@ -183,4 +205,4 @@ def run(
         raise JobFailed(job)
     place = folder or new_folder()
     yield from do.download(job, place, on_bytes, None)
-    return Result(job, place, f"{do.service.rstrip('/')}/ui/#/job/{job.id}")
+    return Result(job, place, f"{do.service.rstrip('/')}/ui/#/job/{job.id}", found.views)

@@ -194,6 +194,8 @@ def _bears(file: Artifact, name: str) -> bool:
 def _own(job: Job, kind: str) -> bytes | None:
     if kind == JSON_TYPE and job.data is not None:
         return _dump(dict(job.data)).encode()
+    if kind == JSON_TYPE and job.text is not None and not job.artifacts:
+        return _dump(job.text).encode()
     return job.text.encode() if kind == TEXT_TYPE and job.text is not None else None
 
 

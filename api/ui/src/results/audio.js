@@ -2,10 +2,10 @@
 import { h } from "../dom.js";
 import { duration } from "../words.js";
 
-export async function view(job, files) {
+export async function view(job, files, signal, parts) {
   const recording = files.find((file) => file.kind === "input" && file.pointer !== null);
   const player = h("audio", { controls: true, src: recording.url, preload: "metadata", "aria-label": `The recording ${recording.name}` });
-  const passages = job.output.json.segments.map((segment) => {
+  const passages = parts.find(({ form }) => form === "passages").items.map((segment) => {
     const play = h("button", { type: "button", class: "plain", onclick: () => { player.currentTime = segment.start; player.play(); } },
       h("span", { class: "quiet" }, duration(segment.start)), " ", segment.text);
     return { ...segment, play };

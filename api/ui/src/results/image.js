@@ -1,15 +1,14 @@
 // Images with their boxes, and masks over the image that they belong to.
-import { h, newId, table } from "../dom.js";
-import { precise } from "../words.js";
+import { h, newId } from "../dom.js";
 
 const IMAGE = /\.(png|jpe?g|webp|gif)$/i;
 const SVG = "http://www.w3.org/2000/svg";
 
-export async function view(job, files) {
+export async function view(job, files, signal, parts) {
   const made = files.filter((file) => file.kind === "artifact" && IMAGE.test(file.name));
   const given = files.filter((file) => file.kind === "input" && IMAGE.test(file.name));
   const data = job.output?.json ?? {};
-  const things = data.objects ?? data.segments ?? [];
+  const things = parts.find(({ form, heading }) => form === "boxes" && !heading)?.items ?? [];
   const base = given.length === 1 && (things.length || made.some((file) => /mask/.test(file.name))) ? given[0] : null;
   const rest = base ? made.filter((file) => !/^mask/.test(file.name)) : made.length ? made : given;
   return [base && await overlay(base, made.find((file) => /^mask/.test(file.name)), things, data), rest.length > 0 && gallery(rest)];
@@ -25,17 +24,14 @@ async function overlay(image, mask, things, data) {
   const over = mask && h("img", { src: mask.url, alt: "", class: "over" });
   const slider = mask && h("input", { id, type: "range", min: "0", max: "100", value: "55", oninput: () => { over.style.opacity = slider.value / 100; } });
   if (over) over.style.opacity = "0.55";
-  const boxes = await drawn(things, data);
+  const boxes = drawn(things, data);
   return h("div", {},
     h("div", { class: "overlay" }, h("img", { src: image.url, alt: `The input ${image.name}` }), over, boxes),
-    mask && h("p", {}, h("label", { for: id }, "Opacity of the mask "), slider),
-    things.length > 0 && table("Found", ["Label", "Score", "Box"], things.map((thing) => [
-      thing.label, thing.score === undefined ? "" : precise(thing.score),
-      thing.box ? ["xmin", "ymin", "xmax", "ymax"].map((side) => Math.round(thing.box[side])).join(", ") : ""])));
+    mask && h("p", {}, h("label", { for: id }, "Opacity of the mask "), slider));
 }
 
 /** Return the boxes as a drawing over the image; its size comes from the result. */
-async function drawn(things, data) {
+function drawn(things, data) {
   const boxed = things.filter((thing) => thing.box);
   if (!boxed.length || !data.width) return null;
   const svg = document.createElementNS(SVG, "svg");

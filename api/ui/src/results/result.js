@@ -1,15 +1,16 @@
-// The result of a job: one viewer for each kind, and raw JSON for the rest.
+// The result of a job: its answer, then one viewer of its files, then raw JSON.
 import { get, reachable } from "../api.js";
 import { fill, h, section } from "../dom.js";
 import { FINAL } from "../words.js";
+import { answer, partsOf, viewsOf } from "./answer.js";
 import { partial } from "./partial.js";
 
-/** Viewers in order; the first whose `fits` is true shows the result. Each returns elements for the job and its files. */
+/** Viewers of files in order: the first whose `fits` is true shows them, before the answer if it is `first`. */
 const VIEWERS = [
-  { fits: (job, files) => files.some(isRaster), load: () => import("../map/viewer.js") },
-  { fits: (job, files) => Array.isArray(job.output?.json?.segments) && inputs(files, /\.(wav|flac|mp3|ogg|m4a|webm|opus|mp4)$/i).length > 0 && "start" in (job.output.json.segments[0] ?? { start: 0 }), load: () => import("./audio.js") },
-  { fits: (job, files) => files.some((file) => /\.(png|jpe?g|webp|gif)$/i.test(file.name)), load: () => import("./image.js") },
-  { fits: (job, files) => files.some((file) => /\.csv$/i.test(file.name) && file.kind === "artifact"), load: () => import("./rows.js") },
+  { first: true, fits: (parts, files) => files.some(isRaster), load: () => import("../map/viewer.js") },
+  { first: true, fits: (parts, files) => parts.some(({ form }) => form === "passages") && inputs(files, /\.(wav|flac|mp3|ogg|m4a|webm|opus|mp4)$/i).length > 0, load: () => import("./audio.js") },
+  { fits: (parts, files) => files.some((file) => /\.(png|jpe?g|webp|gif)$/i.test(file.name)), load: () => import("./image.js") },
+  { fits: (parts, files) => files.some((file) => /\.csv$/i.test(file.name) && file.kind === "artifact"), load: () => import("./rows.js") },
 ];
 
 export function isRaster(file) {
@@ -41,9 +42,11 @@ export function result(signal) {
     fill(title, "Result");
     const { links } = await get(`/v1/jobs/${job.id}/links`, { signal });
     const files = links.map((link) => ({ ...link, url: reachable(link.url) }));
-    const viewer = VIEWERS.find((each) => each.fits(job, files));
-    const shown = viewer ? await (await viewer.load()).view(job, files, signal) : null;
-    if (!signal.aborted) fill(inner, shown, text(job), raw(job, shown));
+    const parts = job.output?.json ? partsOf(await viewsOf(job.model, signal), job.output.json) : [];
+    const viewer = VIEWERS.find((each) => each.fits(parts, files));
+    const shown = viewer ? await (await viewer.load()).view(job, files, signal, parts) : null;
+    const said = [text(job), answer(parts)];
+    if (!signal.aborted) fill(inner, viewer?.first ? [shown, said] : [said, shown], raw(job, shown || parts.length));
   }
 
   return {

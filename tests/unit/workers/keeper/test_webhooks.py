@@ -75,6 +75,17 @@ def test_a_body_that_would_be_too_large_leaves_out_what_can_be_read_elsewhere() 
     assert json.loads(text)["data"]["artifacts"]
 
 
+def test_the_body_carries_an_output_that_is_small() -> None:
+    done = replace(JOB, text="Two cats.", data={"labels": [{"label": "cat", "score": 0.5}]})
+    wanted = {"text": "Two cats.", "json": {"labels": [{"label": "cat", "score": 0.5}]}}
+    size = len(json.dumps(wanted, separators=(",", ":")))
+    assert json.loads(body_of(ROW, done, "http://api", size))["data"]["output"] == wanted
+    assert json.loads(body_of(ROW, done, "http://api", size - 1))["data"]["output"] is None
+    assert json.loads(body_of(ROW, JOB, "http://api", size))["data"]["output"] is None
+    failed = replace(done, state=State.FAILED)
+    assert json.loads(body_of(replace(ROW, event="job.failed"), failed, "http://api", size))["data"]["output"] is None
+
+
 def test_the_signature_passes_the_standards_own_verifier_and_no_other_body_does() -> None:
     body = body_of(ROW, JOB, "http://api")
     headers = signed_headers("msg_1", body, [SECRET], at=time.time())

@@ -1,0 +1,65 @@
+// The answer of a job: its JSON in the forms that the views of its model name. The same as `penstock.views` in Python.
+import { get } from "../api.js";
+import { h, table } from "../dom.js";
+import { number, precise } from "../words.js";
+
+/** Items of a part, and parts, that are shown. The rest is in the JSON. */
+const ITEMS = 100;
+const PARTS = 20;
+
+/** Return the views of a model; none where no worker serves it any more. */
+export async function viewsOf(model, signal) {
+  try {
+    return (await get(`/v1/models/${encodeURIComponent(model)}`, { signal })).views ?? [];
+  } catch (error) {
+    if (signal.aborted) throw error;
+    return [];
+  }
+}
+
+/** Return the parts of the JSON that the views name: their form, their heading and their items. */
+export function partsOf(views, data) {
+  return views.flatMap(({ form, at, each }) => found(data, at.split("/").slice(1), each, "")
+    .filter(({ items }) => Array.isArray(items) && items.length)
+    .map((part) => ({ form, ...part })));
+}
+
+function found(value, [step, ...steps], each, heading) {
+  if (step === undefined) return [{ heading, items: value }];
+  if (value === null || typeof value !== "object") return [];
+  if (step !== "*") return step in value ? found(value[step], steps, each, heading) : [];
+  const items = Array.isArray(value) ? value.map((item, index) => [value.length > 1 ? String(index + 1) : "", item]) : Object.entries(value);
+  return items.flatMap(([name, item]) => found(item, steps, each, name ? `${each} ${name}`.trim() : ""));
+}
+
+/** Return the elements of parts: bars of labels, tables of rows and boxes, the length and beginning of vectors. */
+export function answer(parts) {
+  return parts.slice(0, PARTS).map(({ form, heading, items }) => h("div", { class: "part" },
+    heading && h("h3", {}, heading),
+    (FORMS[form] ?? FORMS.rows)(items.slice(0, ITEMS), heading || "Answer"),
+    items.length > ITEMS && h("p", { class: "quiet" }, `The first ${ITEMS} of ${number(items.length)}; the others are in the JSON.`)));
+}
+
+const FORMS = {
+  labels: (items) => h("ol", { class: "labels" }, items.map(({ label, score }) =>
+    h("li", {}, h("span", {}, String(label)), h("meter", { min: "0", max: "1", value: Math.min(1, Math.max(0, score)), "aria-hidden": "true" }), h("span", { class: "score" }, precise(score))))),
+  vectors: (items) => h("ul", {}, items.map((each) =>
+    h("li", {}, `${number(each.length)} numbers: `, h("code", {}, `${each.slice(0, 6).map(precise).join(", ")}${each.length > 6 ? ", …" : ""}`)))),
+  passages: () => null, // the recording plays them
+  boxes: rows,
+  rows,
+};
+
+function rows(items, caption) {
+  const plain = items.map((item, index) => (item !== null && typeof item === "object" && !Array.isArray(item) ? item : { "": index, value: item }));
+  const heads = [...new Set(plain.flatMap(Object.keys))];
+  return table(caption, heads, plain.map((item) => heads.map((name) => cell(name, item[name]))));
+}
+
+function cell(name, value) {
+  if (value === null || value === undefined) return "";
+  if (name === "colour") return h("span", { class: "swatch" }, value);
+  if (name === "box") return Object.values(value).map((side) => (typeof side === "number" ? Math.round(side) : JSON.stringify(side))).join(", ");
+  if (typeof value === "number") return precise(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
