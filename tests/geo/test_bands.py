@@ -106,6 +106,8 @@ def test_bare_codes_that_several_sensors_have_are_read_as_the_record_names_them_
     assert [band.index for band in found.bands] == [3, 2, 1]
     assert "The codes B2, B3, B4 mean different bands on different sensors" in found.notes[0]
     assert select_bands(SIX[:3], named("B04", "B03", "B02"), None).notes == ()
+    numbered = [Band(name=f"band {at}", mean=0, std=1) for at in (3, 1)]
+    assert select_bands(numbered, named("band 1", "band 3"), None).notes == ()
 
 
 def test_a_code_of_the_record_is_not_that_of_another_sensor() -> None:

@@ -220,7 +220,7 @@ def _with_names(band: SceneBand, identity: Identity) -> SceneBand:
 
 def _notes(used: Sequence[tuple[NeededBand, SceneBand, Identity]]) -> Iterable[str]:
     """Yield a note on each assumption that led to the bands."""
-    unclear = [(need, one) for need, _, one in used if one.code is not None and one.code.bare and not one.kinds]
+    unclear = [(need, one) for need, _, one in used if need.kinds and len(one.sensors) > 1 and not one.kinds]
     if unclear:
         bands = ", ".join(need.band.name for need, _ in unclear)
         yield (
