@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from penstock.errors import ConfigError, InvalidInput, MissingBands
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.read.bands import SceneBand, select_bands
+from penstock.processors.geo.read.band_identity import SceneBand
+from penstock.processors.geo.read.bands import select_bands
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
     Declaration,
@@ -50,7 +51,7 @@ def scene_bands(*names: str | None) -> list[SceneBand]:
     ],
 )
 def test_bands_are_found_by_name_then_by_order(names: tuple[str | None, ...], expected: list[int]) -> None:
-    assert [band.index for band in select_bands(NEEDED, scene_bands(*names), None)] == expected
+    assert [band.index for band in select_bands(NEEDED, scene_bands(*names), None).bands] == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_two_bands_of_one_name_are_not_chosen_between() -> None:
 
 def test_the_request_names_bands_or_numbers_them() -> None:
     present = scene_bands("a", "b", "nir")
-    assert [band.index for band in select_bands(NEEDED, present, ["B", 1])] == [2, 1]
+    assert [band.index for band in select_bands(NEEDED, present, ["B", 1]).bands] == [2, 1]
     with pytest.raises(InvalidInput, match="names 1 band, but the model needs 2: blue, nir"):
         select_bands(NEEDED, present, ["a"])
     with pytest.raises(MissingBands, match="names 4, which is not in the scene; the scene has 1 'a', 2 'b', 3 'nir'"):

@@ -149,7 +149,7 @@ def test_killed_at_every_strip_it_ends_with_the_same_bytes(
 def test_what_saved_strips_know_of_fill_is_in_the_result(tmp_path: Path) -> None:
     numbers = np.repeat(pattern(*SHAPE), 2, axis=0)
     numbers[:, :30, :96] = 255  # in the first strip only
-    path = write_scene(tmp_path / "s.tif", numbers)
+    path = write_scene(tmp_path / "s.tif", numbers, descriptions="ab")
     grey = [{"name": name, "mean": 0.0, "std": 1.0} for name in "ab"]
     job = Job(path, tmp_path / "job", make_model(**HALO, bands=grey), outputs=("classes", "stats"))
     with pytest.raises(Killed):

@@ -254,16 +254,16 @@ def three(tmp_path: Path, **last: Any) -> list[dict[str, Any]]:
     """Return three files, of which the last differs from the others."""
     values = last.pop("values", numbers(3))
     profile = {"transform": TEN, **last}
-    good = [{"media": write(tmp_path / f"{i}.tif", numbers(i))} for i in (1, 2)]
-    return [*good, {"media": str(write_scene(tmp_path / "B8A.tif", values, **profile))}]
+    good = [{"media": write(tmp_path / f"{name}.tif", numbers(i))} for i, name in ((1, "B04"), (2, "B8A"))]
+    return [*good, {"media": str(write_scene(tmp_path / "B11.tif", values, **profile))}]
 
 
 @pytest.mark.parametrize(
     ("last", "sentence"),
     [
-        ({"crs": "EPSG:32634"}, r"File 3 \(B8A.tif\) has EPSG:32634, but the finest file has EPSG:32633"),
-        ({"transform": TEN @ rasterio.Affine.scale(2.5)}, r"^File 3 \(B8A.tif\) has pixels that do not nest"),
-        ({"values": numbers(3, 90, 72)}, r"File 3 \(B8A.tif\) has a different extent"),
+        ({"crs": "EPSG:32634"}, r"File 3 \(B11.tif\) has EPSG:32634, but the finest file has EPSG:32633"),
+        ({"transform": TEN @ rasterio.Affine.scale(2.5)}, r"^File 3 \(B11.tif\) has pixels that do not nest"),
+        ({"values": numbers(3, 90, 72)}, r"File 3 \(B11.tif\) has a different extent"),
         ({"values": numbers(3).astype(np.uint8)}, r"radiometry of the scene's uint8 numbers is unknown"),
     ],
 )
@@ -275,7 +275,7 @@ def test_files_that_do_not_fit_together_are_refused(last: dict[str, Any], senten
 def test_errors_name_the_file_or_the_date(tmp_path: Path) -> None:
     files = three(tmp_path)
     Path(files[1]["media"]).write_text("lat,lon")
-    with pytest.raises(MediaUnreadable, match=r"^File 2 \(2.tif\): The scene is neither"):
+    with pytest.raises(MediaUnreadable, match=r"^File 2 \(B8A.tif\): The scene is neither"):
         inputs({"files": files})
     good = write(tmp_path / "good.tif", np.concatenate([numbers(i) for i in range(3)]))
     with pytest.raises(MissingBands, match=r"^Date 2: The model needs 3 bands"):
@@ -286,7 +286,7 @@ def test_a_file_that_is_cut_short_is_named_while_it_is_read(tmp_path: Path) -> N
     files = three(tmp_path, values=numbers(3, 96, 72), tiled=True, blockxsize=16, blockysize=16, compress="deflate")
     path = Path(files[2]["media"])
     path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(MediaUnreadable, match=r"^File 3 \(B8A.tif\)'s rows \d+ to \d+ cannot be read"):
+    with pytest.raises(MediaUnreadable, match=r"^File 3 \(B11.tif\)'s rows \d+ to \d+ cannot be read"):
         pixels(inputs({"files": files}))
 
 

@@ -407,10 +407,10 @@ def test_a_real_scene_whose_border_is_fill_is_never_accepted_in_silence(
     scale = 1 if dtype == "float32" else 1e-4
     numbers = np.maximum(reflectance / scale, 0.001).astype(dtype)
     numbers[:, :, :60] = fill
-    model = make_model(
-        bands=[{**GREY[0], "name": f"band {i}"} for i in range(6)], tile_px=512, plausible_mean=plausible_mean
-    )
-    path, radiometry = write_scene(tmp_path / "s.tif", numbers), {"scale": scale}
+    names = [f"band {i}" for i in range(6)]
+    bands = [{**GREY[0], "name": name} for name in names]
+    model = make_model(bands=bands, tile_px=512, plausible_mean=plausible_mean)
+    path, radiometry = write_scene(tmp_path / "s.tif", numbers, descriptions=names), {"scale": scale}
     try:
         (said,) = notes(path, tmp_path / "out", model, radiometry=radiometry)
         assert fill in (0, 65_535)

@@ -28,7 +28,7 @@ RASTERS: Mapping[str, str] = MappingProxyType(
 _CHUNK_BYTES = 3 << 18
 
 _BANDS = "/input/bands"
-_WITHOUT_NAMES = re.compile(r"`bands` \(names or numbers from 1\)")
+_WITHOUT_NAMES = re.compile(r"`bands` \(names or numbers from 1\)(: .*(?=\.$))?")
 _NO_PATHS = "refers to a file on the server, which is not allowed; use `url` or `b64_json`"
 _NO_PATHS_OUT = "would write a file on the server, which clients cannot read; use `b64_json`"
 

@@ -166,6 +166,7 @@ def read_inputs(
         dates=scenes,
         times=tuple(times),
         notes=(
+            *_band_notes([one for each in chosen for one in each]),
             *check_order(times),
             *_time_notes(times, opened_dates),
             *(() if request.area is None else area_notes(request.area, scenes[0].scene)),
@@ -247,8 +248,8 @@ def _choose(
     defaults: Sequence[DefaultRadiometry],
     acquisition: Acquisition,
 ) -> ChosenScene:
-    bands, radiometry = opened.bands(request, needed, defaults, acquisition.radiometry)
-    return ChosenScene(opened.label or "The scene", bands, radiometry, opened.mask)
+    bands, radiometry, notes = opened.bands(request, needed, defaults, acquisition.radiometry)
+    return ChosenScene(opened.label or "The scene", bands, radiometry, opened.mask, notes)
 
 
 def _acquired(acquisition: Acquisition, scenes: Sequence[OpenedScene]) -> AcquisitionTime:
@@ -260,6 +261,13 @@ def _acquired(acquisition: Acquisition, scenes: Sequence[OpenedScene]) -> Acquis
         return AcquisitionTime(*min(known, key=lambda each: each[0]))
     ends = [end for scene in scenes if scene.item is not None for end in scene.item.interval]
     return AcquisitionTime(interval=(min(ends), max(ends)) if ends else ())
+
+
+def _band_notes(scenes: Sequence[ChosenScene]) -> Iterator[str]:
+    """Yield the notes on bands, each once; a note that is not of all scenes names its scenes."""
+    for note in dict.fromkeys(note for scene in scenes for note in scene.notes):
+        labels = [scene.label for scene in scenes if note in scene.notes]
+        yield note if len(labels) == len(scenes) else f"{', '.join(labels)}: {note}"
 
 
 def _time_notes(times: Sequence[AcquisitionTime], dates: Sequence[Sequence[OpenedScene]]) -> Iterator[str]:

@@ -13,7 +13,9 @@ from penstock.models import Limits
 from penstock.processors.base import Media
 from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.read.bands import SceneBand, bands_in_words, select_bands
+from penstock.processors.geo.read.band_identity import SceneBand
+from penstock.processors.geo.read.band_names import named_sensor
+from penstock.processors.geo.read.bands import bands_in_words, select_bands
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
     Declaration,
@@ -22,6 +24,7 @@ from penstock.processors.geo.read.radiometry import (
     resolve_radiometry,
 )
 from penstock.processors.geo.read.raster import Scene, read_scene
+from penstock.processors.geo.read.sensors import Sensor
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
 from penstock.processors.geo.read.stac_assets import choose_assets, choose_mask
 from penstock.processors.geo.read.stac_item import StacItem, file_name, read_stac_item
@@ -113,16 +116,24 @@ class OpenedScene:
         needed: Sequence[Band],
         defaults: Sequence[DefaultRadiometry],
         radiometry: RadiometryRequest | None,
-    ) -> tuple[tuple[InputBand, ...], tuple[BandRadiometry, ...]]:
-        """Return the bands of the scene in the model's order, and their radiometry.
+    ) -> tuple[tuple[InputBand, ...], tuple[BandRadiometry, ...], tuple[str, ...]]:
+        """Return the bands of the scene in the model's order, their radiometry, and notes on their choice.
 
         `radiometry` is that of the scene's date.
         """
         with naming(self.label):
-            found = select_bands(needed, self.present, request.bands)
-            used = tuple(InputBand(n, b, self.files[b.file], self.date) for n, b in zip(needed, found, strict=True))
+            selection = select_bands(needed, self.present, request.bands, self.sensor)
+            pairs = zip(needed, selection.bands, strict=True)
+            used = tuple(InputBand(need, band, self.files[band.file], self.date) for need, band in pairs)
             wide = (radiometry, request.radiometry)
-            return used, tuple(_radiometry(band, used, self, wide, defaults) for band in used)
+            radiometries = tuple(_radiometry(band, used, self, wide, defaults) for band in used)
+        return used, radiometries, selection.notes
+
+    @property
+    def sensor(self) -> Sensor | None:
+        """The sensor that the scene's metadata name."""
+        documents = [one for one in (self.item, self.sidecar) if one is not None]
+        return named_sensor(name for one in documents for name in one.platforms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +212,9 @@ def _present(part: SceneFile, scene: Scene, item: StacItem | None, *, file: int,
     for at, band in enumerate(scene.bands):
         aliases = asset[band.index - 1].names if band.index <= len(asset) else ()
         name = part.bands[at] if part.bands is not None else band.name
-        yield replace(band, name=name, aliases=aliases, file=file, before=before)
+        own = file_name(part.media)
+        sensor = band.sensor or named_sensor([own])
+        yield replace(band, name=name, aliases=aliases, file=file, before=before, file_name=own, sensor=sensor)
 
 
 def _radiometry(

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.processors.geo.options import Band
-from penstock.processors.geo.read.bands import canonical
+from penstock.processors.geo.read.band_names import canonical
 from penstock.processors.geo.read.encodings import ENCODINGS, Encoding
 
 Values = npt.NDArray[np.float64]

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable, ProcessorFailed
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
-from penstock.processors.geo.read.bands import SceneBand
+from penstock.processors.geo.read.band_identity import SceneBand
+from penstock.processors.geo.read.band_tags import read_bands
 from penstock.processors.geo.read.gdal import rasterio, reading, without_georeference
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.radiometry import Declaration, MaskName, from_tags
@@ -215,7 +216,7 @@ def _scene(dataset: Any, driver: str) -> Scene:
         width=dataset.width,
         dtype=dataset.dtypes[0],
         count=dataset.count,
-        bands=tuple(SceneBand(i, name) for i, name in enumerate(dataset.descriptions, 1) if i not in alphas),
+        bands=read_bands(dataset, alphas),
         crs=dataset.crs,
         transform=_transform(dataset),
         gcps=tuple(gcps),

@@ -17,7 +17,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from penstock.errors import InvalidInput, MediaUnreadable
-from penstock.processors.geo.read.bands import canonical
+from penstock.processors.geo.read.band_names import canonical
 from penstock.processors.geo.read.metadata import parse_json, parse_number, parse_time, parse_xml, read_text
 from penstock.processors.geo.read.radiometry import Declaration
 
@@ -47,6 +47,8 @@ class Sidecar:
     bands: Mapping[str, Declaration]
     #: Acquisition time; None if the document gives no time with a time zone.
     acquired: datetime | None = None
+    #: Names of the platform and sensor.
+    platforms: tuple[str, ...] = ()
 
     def of(self, names: Sequence[str]) -> Declaration:
         """Return the declaration for the first known band name.
@@ -69,10 +71,11 @@ def read_sidecar(path: Path) -> Sidecar:
     text = read_text(path, _WHAT)
     if text.lstrip().startswith("<"):
         root = parse_xml(text, _WHAT)
-        return Sidecar(_sentinel2(root), parse_time(root.findtext(".//PRODUCT_START_TIME")))
+        return Sidecar(_sentinel2(root), parse_time(root.findtext(".//PRODUCT_START_TIME")), ("Sentinel-2",))
     if text.lstrip().startswith("{"):
         document = parse_json(text, _WHAT)
-        return Sidecar(_landsat(document), _landsat_acquired(document))
+        bands, attributes = _landsat(document), document["LANDSAT_METADATA_FILE"]["IMAGE_ATTRIBUTES"]
+        return Sidecar(bands, _landsat_acquired(document), (str(attributes.get("SPACECRAFT_ID")),))
     raise _unknown()
 
 

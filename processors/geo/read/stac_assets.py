@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band
-from penstock.processors.geo.read.bands import canonical
+from penstock.processors.geo.read.band_identity import SceneBand, identify
+from penstock.processors.geo.read.band_names import canonical, named_sensor
+from penstock.processors.geo.read.bands import find_places, needed_bands
 from penstock.processors.geo.read.stac_item import AssetBand, StacItem
 from penstock.processors.links import asset_links
 
@@ -24,19 +28,18 @@ def choose_assets(
 ) -> tuple[str, ...]:
     """Return the addresses of the files that hold the needed bands, each once, in the order of the bands.
 
-    A band is looked up by its name, then by its synonyms, as in files; `requested` names replace them. An asset of the
-    band alone is preferred to one of several bands, and a GeoTIFF to other formats. Raises `MissingBands` if no asset
-    has a band, and `InvalidInput` for an asset without an address.
+    A band is looked up by its names, then by what the bands are, as in files; `requested` names replace them. An asset
+    of the band alone is preferred to one of several bands, then the finest resolution, then a GeoTIFF. Raises
+    `MissingBands` if no asset has a band, and `InvalidInput` for an asset without an address.
     """
-    wanted: list[tuple[str, ...]] = [(name,) for name in requested or () if isinstance(name, str)]
+    wanted = [name for name in requested or () if isinstance(name, str)]
     if requested and len(wanted) != len(requested):
         raise InvalidInput(
             "A scene of a STAC item has its bands by name: numbers in `bands` have no meaning.",
             errors=[Issue("/input/bands", "must be names, because `stac` names the files")],
         )
-    names = wanted or [(band.name, *band.synonyms) for band in needed]
     links = asset_links(item.document, base)
-    chosen = [_asset(item, each) for each in names]
+    chosen = [_named_asset(item, name) for name in wanted] or _matching_assets(item, needed)
     addresses = [links.get(key) for key in chosen]
     for key, address in zip(chosen, addresses, strict=True):
         if address is None:
@@ -44,14 +47,32 @@ def choose_assets(
     return tuple(dict.fromkeys(address for address in addresses if address is not None))
 
 
-def _asset(item: StacItem, names: Sequence[str]) -> str:
-    """Return the key of the best asset with a band of one of the names, of which the first are better."""
-    for name in names:
-        found = [key for key, bands in item.bands.items() if _has(bands, name) and _is_data(item.assets[key])]
-        if found:
-            return min(found, key=lambda key: _rank(item, key))
+def _matching_assets(item: StacItem, needed: Sequence[Band]) -> list[str]:
+    """Return the key of the best asset for each band of the model."""
+    data = {key: bands for key, bands in item.bands.items() if _is_data(item.assets[key])}
+    keys = [key for key, bands in data.items() for _ in bands]
+    present = [SceneBand(1, None, band.names, file=at) for at, bands in enumerate(data.values()) for band in bands]
+    identities = identify(present, named_sensor(item.platforms))
+    found = []
+    for need in needed_bands(needed):
+        _, places = find_places(need, present, identities)
+        if not places:
+            raise _without_band(item, need.names)
+        found.append(min((keys[place] for place in places), key=lambda key: _rank(item, key)))
+    return found
+
+
+def _named_asset(item: StacItem, name: str) -> str:
+    """Return the key of the best asset with a band of a name."""
+    found = [key for key, bands in item.bands.items() if _has(bands, name) and _is_data(item.assets[key])]
+    if not found:
+        raise _without_band(item, (name,))
+    return min(found, key=lambda key: _rank(item, key))
+
+
+def _without_band(item: StacItem, names: Sequence[str]) -> MissingBands:
     listed = ", ".join(list(item.bands)[:_MOST_NAMED])
-    raise MissingBands(
+    return MissingBands(
         f"No asset of the STAC item has the band {names[0]}"
         + (f" (or {', '.join(names[1:])})" if names[1:] else "")
         + f"; the item has {listed}.",
@@ -68,9 +89,27 @@ def _is_data(asset: Mapping[str, Any]) -> bool:
     return not (isinstance(roles, list) and _PICTURES & {role for role in roles if isinstance(role, str)})
 
 
-def _rank(item: StacItem, key: str) -> tuple[int, int]:
-    kind = str(item.assets[key].get("type", ""))
-    return len(item.bands[key]), 0 if kind.startswith("image/tiff") else 1
+def _rank(item: StacItem, key: str) -> tuple[int, float, int]:
+    asset = item.assets[key]
+    return (
+        len(item.bands[key]),
+        _pixel_size(key, asset),
+        0 if str(asset.get("type", "")).startswith("image/tiff") else 1,
+    )
+
+
+def _pixel_size(key: str, asset: Mapping[str, Any]) -> float:
+    """Return the size of an asset's pixels in metres as it is stated, such as its `gsd`; infinity if it is not."""
+    stated: list[Any] = [asset.get("gsd"), asset.get("raster:spatial_resolution")]
+    for name in ("bands", "raster:bands", "eo:bands"):
+        bands = asset.get(name)
+        first = bands[0] if isinstance(bands, list) and bands and isinstance(bands[0], dict) else {}
+        stated += [first.get(each) for each in ("gsd", "raster:spatial_resolution", "spatial_resolution")]
+    transform, ending = asset.get("proj:transform"), re.search(r"_(\d+)m$", key)
+    stated += transform[:1] if isinstance(transform, list) else []
+    stated += [int(ending[1])] if ending else []
+    sizes = [abs(size) for size in stated if isinstance(size, int | float) and size]
+    return float(sizes[0]) if sizes else math.inf
 
 
 def choose_mask(item: StacItem | None, base: str | None, kind: MaskKindName | None) -> tuple[MaskKindName, str]:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from penstock.errors import InvalidInput, MediaUnreadable
-from penstock.processors.geo.read.bands import canonical
+from penstock.processors.geo.read.band_names import canonical
 from penstock.processors.geo.read.metadata import parse_json, parse_number, parse_time, read_text
 from penstock.processors.geo.read.radiometry import Declaration
 
@@ -25,6 +25,8 @@ _WHAT = "STAC item"
 
 #: Properties with the time of an item, and with its interval if `datetime` is null.
 _TIMES = ("datetime", "start_datetime", "end_datetime")
+#: Properties with the name of a platform.
+_PLATFORMS = ("platform", "constellation", "eo:platform")
 #: Earth Search's `sentinel-2-l2a` also gives the offset -0.1 for files that already include it.
 _OFFSET_APPLIED = ("earthsearch:boa_offset_applied", "sentinel:boa_offset_applied")
 
@@ -53,6 +55,15 @@ class StacItem:
     interval: tuple[datetime, ...] = ()
     #: Names and values of the properties that should be times with a time zone, and are not.
     unread: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """Names of the platform, the instruments and the collection."""
+        properties = self.document.get("properties", {})
+        instruments = properties.get("instruments")
+        named = [self.document.get("collection"), *(properties.get(name) for name in _PLATFORMS)]
+        named += instruments if isinstance(instruments, list) else [instruments]
+        return tuple(name for name in named if isinstance(name, str))
 
     def of_file(self, reference: str) -> tuple[AssetBand, ...]:
         """Return the bands of the asset with the file name of a media reference, in order; empty if there is none.

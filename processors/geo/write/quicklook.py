@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from penstock.processors.geo.read.bands import canonical
+from penstock.processors.geo.read.band_names import canonical
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.scene_rows import open_rows
 from penstock.processors.geo.tiling.plan import Box

@@ -29,7 +29,8 @@ from penstock.jobs import JobEvent
 from penstock.json_body import validated
 from penstock.models import CatalogueEntry
 from penstock.processors.geo.options import Band
-from penstock.processors.geo.read.bands import SceneBand, select_bands
+from penstock.processors.geo.read.band_identity import SceneBand
+from penstock.processors.geo.read.bands import select_bands
 
 WRITER = CatalogueEntry(
     name="writer", title="Writer", revision="1", queue="q", input_schema={"type": "object"}, outputs=(),
@@ -108,7 +109,7 @@ def test_vllms_error_has_the_status_as_its_code() -> None:
     [
         ([0, 9], "data.indices[1]", "`indices` has 9 (counted from 0), which is none of the scene's 3 bands."),
         ([0], "data.indices", "`indices` names 1 band, but the model needs 2: red, nir, in this order."),
-        (None, None, "Give the bands in the model's order in `indices` (counted from 0)"),
+        (None, None, "Give the bands in the model's order in `indices` (counted from 0)."),
     ],
 )
 def test_what_is_wrong_with_bands_is_said_of_indices(

@@ -1,0 +1,58 @@
+"""The asset of a band is the finest one, by what the item states and not by the order of its keys."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from penstock.errors import MissingBands
+from penstock.processors.geo.options import Band
+from penstock.processors.geo.read.stac_assets import choose_assets
+from penstock.processors.geo.read.stac_item import read_stac_item
+from tests.support.geo.metadata import item
+
+NIR = [Band(name="nir", synonyms=("B08",), mean=0, std=1)]
+RED = [Band(name="red", mean=0, std=1)]
+
+
+def chosen(assets: dict[str, Any], needed: list[Band], **properties: Any) -> list[str]:
+    named = {key: {"href": f"https://x.example/{key}.tif", "type": "image/tiff", **own} for key, own in assets.items()}
+    addresses = choose_assets(read_stac_item(item(named, **properties)), None, needed, None)
+    return [address.removeprefix("https://x.example/").removesuffix(".tif") for address in addresses]
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        lambda px: {"gsd": px},
+        lambda px: {"raster:bands": [{"spatial_resolution": px}], "eo:bands": [{"name": "B04"}]},
+        lambda px: {"bands": [{"name": "B04", "gsd": px}]},
+        lambda px: {"raster:spatial_resolution": px},
+        lambda px: {"proj:transform": [px, 0, 300_000, 0, -px, 5_000_040]},
+        lambda _: {},  # the key alone, as CDSE names its assets
+    ],
+)
+def test_the_finest_resolution_of_a_band_is_taken_in_any_order_of_keys(stated: Any) -> None:
+    for order in permutations((10, 20, 60)):
+        assets = {f"B04_{px}m": {"eo:bands": [{"name": "B04", "common_name": "red"}], **stated(px)} for px in order}
+        assets = {key: {**own, "bands": own.get("bands", own["eo:bands"])} for key, own in assets.items()}
+        assert chosen(assets, [Band(name="red", synonyms=("B04",), mean=0, std=1)]) == ["B04_10m"]
+
+
+def test_a_stated_resolution_is_better_than_none_and_a_geotiff_than_a_jpeg_2000_of_the_same() -> None:
+    band = {"eo:bands": [{"name": "red", "common_name": "red"}]}
+    jp2 = {**band, "gsd": 10, "type": "image/jp2"}
+    assert chosen({"red-jp2": jp2, "red": {**band, "gsd": 10}}, RED) == ["red"]
+    assert chosen({"coarse": {**band, "gsd": 60}, "red-jp2": jp2}, RED) == ["red-jp2"]
+    assert chosen({"some": band, "red": {**band, "gsd": 20}}, RED) == ["red"]
+
+
+def test_codes_of_an_item_are_those_of_its_sensor() -> None:
+    # https://cmr.earthdata.nasa.gov/stac/LPCLOUD: assets of HLS have no bands, and the keys are codes
+    l30 = {key: {} for key in ("B02", "B03", "B04", "B05", "B06", "B07", "B09", "B10", "B11")}
+    needed = [*NIR, Band(name="swir16", synonyms=("B11",), mean=0, std=1)]
+    assert chosen(l30, needed, platform="landsat-8") == ["B05", "B06"]
+    with pytest.raises(MissingBands, match="No asset of the STAC item has the band nir"):
+        chosen({key: {} for key in ("B05", "B06", "B11")}, NIR, platform="sentinel-2a")
