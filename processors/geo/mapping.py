@@ -192,6 +192,12 @@ class SceneRunner:
         """Run scenes through a model; results that are summed up over tiles take `sum_bytes` per pixel."""
         self._model, self._options, self._sum_bytes = model, options, sum_bytes
 
+    def read(self, request: SceneRequest, media: Media) -> Inputs:
+        """Return the opened files of a scene; see `read_inputs`."""
+        options, limits = self._options, self._model.limits
+        needed, defaults = options.bands, options.default_radiometry
+        return read_inputs(request, media, needed, dates=options.dates, defaults=defaults, limits=limits)
+
     def prepare(
         self,
         request: RequestT,
@@ -199,21 +205,15 @@ class SceneRunner:
         media: Media,
         part: range | None = None,
         *,
+        inputs: Inputs | None = None,
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prepared[MappingContext[RequestT]]:
         """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel.
 
-        With `part`, only the prompts of these strips. `facts` are further JSON values that saved results depend on.
+        With `part`, only the prompts of these strips. `inputs` are the opened files, if they are open already. `facts`
+        are further JSON values that saved results depend on.
         """
-        options = self._options
-        inputs = read_inputs(
-            request,
-            media,
-            options.bands,
-            dates=options.dates,
-            defaults=options.default_radiometry,
-            limits=self._model.limits,
-        )
+        options, inputs = self._options, inputs or self.read(request, media)
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
         if part is not None:
@@ -321,6 +321,7 @@ class SceneRunner:
             "options": self._options.model_dump(mode="json"),
             "files": [file.etag or _hash(file) for file in inputs.sources],
             "shape": None if inputs.area is None else inputs.area.facts(),
+            **({"places": places} if (places := inputs.places) else {}),
             **_used_data(inputs, coordinates),
             "outputs": sorted(outputs),
         }
