@@ -22,6 +22,7 @@ from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable, Proces
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
 from penstock.processors.geo.read.bands import SceneBand
+from penstock.processors.geo.read.foreign_formats import HEAD_BYTES, foreign_format
 from penstock.processors.geo.read.gdal import rasterio, reading, without_georeference
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.radiometry import Declaration, MaskName, from_tags
@@ -183,11 +184,13 @@ def open_dataset(path: Path, driver: str) -> Any:
 
 def _driver(path: Path) -> str:
     with path.open("rb") as file:
-        head = file.read(64)
+        head = file.read(HEAD_BYTES)
     for magic, driver in _DRIVERS.items():
         if head.startswith(magic):
             return driver
-    raise MediaUnreadable(f"The scene is neither a GeoTIFF nor a JPEG 2000 file: {_found(head)}.")
+    foreign = foreign_format(head, path.suffix.lower())
+    found = _found(head[:64]) + "." if foreign is None else f"it is {foreign.name}. {foreign.advice(path.suffix)}"
+    raise MediaUnreadable(f"The scene is neither a GeoTIFF nor a JPEG 2000 file: {found}")
 
 
 def _found(head: bytes) -> str:
