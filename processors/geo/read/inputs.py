@@ -195,6 +195,7 @@ def read_inputs(
         notes=(
             *check_order(times),
             *_time_notes(times, opened_dates),
+            *_file_notes(opened_dates),
             *(() if request.area is None else area_notes(request.area, scenes[0].scene)),
         ),
         area=area,
@@ -295,6 +296,12 @@ def _time_notes(times: Sequence[AcquisitionTime], dates: Sequence[Sequence[Opene
         if time.source != "request":
             for scene in scenes:
                 yield from scene.time_notes()
+
+
+def _file_notes(dates: Sequence[Sequence[OpenedScene]]) -> Iterator[str]:
+    """Yield notes on the files beside the scenes' files, each with the name of its file."""
+    for file in (file for scenes in dates for scene in scenes for file in scene.files):
+        yield from (note if file.label == "The scene" else f"{file.label}: {note}" for note in file.notes)
 
 
 def _first_time(scene: OpenedScene) -> list[tuple[Source, datetime | None]]:

@@ -16,7 +16,7 @@ from penstock.processors.geo.scene_request import RadiometryRequest
 Source = Literal["request", "sidecar", "stac", "file", "model default", "none"]
 
 #: Kind of validity mask in a file, besides nodata numbers.
-MaskName = Literal["internal mask", "alpha"]
+MaskName = Literal["internal mask", "alpha", "external mask"]
 
 #: Advice for a picture that was stretched for display.
 PICTURE: Final = (
