@@ -36,16 +36,18 @@ def _with_beside(root: Mapping[str, Any], part: Mapping[str, Any], value: Any) -
 
 
 def files_beside(path: Path) -> list[Path]:
-    """Return the mask, the metadata and the world file beside a raster file, as GDAL finds them: at most one each."""
-    kind = path.suffix[1:]
-    worlds = dict.fromkeys((f"{kind[:1]}{kind[-1:]}w", f"{kind}w", "wld"))
-    names = (
-        [f"{path.name}.msk"],
-        [f"{path.name}.aux.xml"],
-        [f"{path.stem}.{end}" for world in worlds for end in (world, world.lower(), world.upper())],
-    )
-    found = (next((path.with_name(name) for name in each if path.with_name(name).is_file()), None) for each in names)
+    """Return the mask, the metadata and the world file beside a raster file: at most one each."""
+    found = (next((path.with_name(name) for name in each if path.with_name(name).is_file()), None)
+             for each in names_beside(path.name))  # fmt: skip
     return [file for file in found if file is not None]
+
+
+def names_beside(name: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the names that GDAL looks for beside a raster file: of its mask, its metadata and its world file."""
+    stem, _, kind = name.rpartition(".")
+    worlds = dict.fromkeys((f"{kind[:1]}{kind[-1:]}w", f"{kind}w", "wld"))
+    ends = dict.fromkeys(end for world in worlds for end in (world, world.lower(), world.upper()))
+    return [f"{name}.msk"], [f"{name}.aux.xml"], [f"{stem}.{end}" for end in ends]
 
 
 def split_files(document: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | Path]]:
