@@ -30,7 +30,7 @@ _UNREAD = {"GCPList": "ground control points", "GeodataXform": "transformations 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What the files beside a raster file say."""
+    """Contents of the files beside a raster file."""
 
     #: Path and header of the mask: one band for all bands, or a band for each.
     mask: tuple[Path, Scene] | None = None
