@@ -204,7 +204,7 @@ class SingleScene(BaseModel):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if self.beside and self.scene is None:
+        if self.beside is not None and self.scene is None:
             raise ValueError("beside belongs to scene, or inside each of files")
         given = [name for name in self.ways if getattr(self, name) is not None]
         if not given and self.stac is not None:

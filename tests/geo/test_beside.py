@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from penstock.errors import InputError, InvalidInput, MediaUnreadable
@@ -190,9 +191,15 @@ def test_a_mask_of_another_size_is_refused(scene: Path, tmp_path: Path) -> None:
         segment(scene, tmp_path / "out", beside=[str(mask)])
 
 
-def test_files_beside_belong_to_a_file() -> None:
+@pytest.mark.parametrize("beside", [["media://1/a.tif.msk"], []])
+def test_files_beside_belong_to_a_file(beside: list[str]) -> None:
+    schema = Draft202012Validator(SegmentationRequest.model_json_schema())
+    one = {"media": "media://1/a.tif"}
+    assert schema.is_valid({"scene": "media://1/a.tif", "beside": beside})
+    assert schema.is_valid({"files": [one | {"beside": beside}]})
+    assert not schema.is_valid({"files": [one], "beside": beside})
     with pytest.raises(ValidationError, match="beside belongs to scene, or inside each of files"):
-        SegmentationRequest(files=[{"media": "media://1/a.tif"}], beside=["media://1/a.tif.msk"])
+        SegmentationRequest(files=[one], beside=beside)
 
 
 def test_saved_strips_depend_on_the_files_beside_a_scene(scene: Path, tmp_path: Path) -> None:
