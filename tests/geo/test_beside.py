@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from penstock.errors import InputError, InvalidInput, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.geo.read.beside import read_beside, with_beside
 from penstock.processors.geo.read.gdal import rasterio, without_georeference
-from penstock.processors.geo.read.raster import Scene, read_scene
+from penstock.processors.geo.read.raster import FileRows, Scene, read_scene
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.geo.segmentation import RasterSegmentation
+from penstock.processors.geo.tiling.plan import Box
 from tests.support.geo.scenes import GREY, NORTH_UP, Files, by_value, make_model, pattern, read, segment, write_scene
 
 #: Written by `gdal_edit.py -a_nodata 7 -scale 2 -offset 3` on a file that it may not change, and by rasterio.
@@ -225,3 +227,14 @@ def test_the_map_is_the_same_in_one_tile_and_in_many(tmp_path: Path) -> None:
     ]  # fmt: skip
     np.testing.assert_array_equal(*found)
     np.testing.assert_array_equal(found[0] != 255, valid)
+
+
+def test_a_reading_with_a_mask_may_be_ended_by_another_thread(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "scene.tif", pattern(200, 150), tiled=True, blockxsize=16, blockysize=16)
+    mask = write_mask(tmp_path / "scene.tif.msk", np.ones((1, 200, 150), bool))
+    scene, dataset = ours(path, mask), rasterio.open(path)
+    chunks = FileRows(lambda _: dataset, scene, [1], [None]).read(Box(0, 0, 200, 150))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(next, chunks).result()[0] == 0
+    chunks.close()  # type: ignore[attr-defined]  # it is a generator
+    dataset.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -139,8 +139,14 @@ class FileRows:
         """
         if self._filled is not None and box.clipped(self._filled) != box and box.height > 0:
             raise ProcessorFailed(f"{self._label} was to be read at {box}, but only {self._filled} was fetched")
-        with nullcontext() if self._scene.outer_mask is None else opened(self._scene.outer_mask[0], "GTiff") as outer:
+        if self._scene.outer_mask is None:
+            yield from self._chunks(box, None)
+            return
+        outer = open_dataset(self._scene.outer_mask[0], "GTiff")  # no `with`: the thread that ends it may be another
+        try:
             yield from self._chunks(box, outer)
+        finally:
+            outer.close()
 
     def _chunks(self, box: Box, outer: Any | None) -> Iterator[Chunk]:
         top = box.top
