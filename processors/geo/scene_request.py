@@ -164,9 +164,6 @@ class SingleScene(BaseModel):
         description=f"The scene: a GeoTIFF or JPEG 2000 file with all bands of the model. {FORMS}",
         json_schema_extra=with_beside,
     )
-    beside: FilesBeside = Field(
-        default=None, json_schema_extra=without_default, description=_BESIDE.format("the file of `scene`")
-    )
     files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=without_default,
@@ -178,6 +175,9 @@ class SingleScene(BaseModel):
     )
     sidecar: MediaReference | SkipJsonSchema[None] = media_field(
         "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat"
+    )
+    beside: FilesBeside = Field(
+        default=None, json_schema_extra=without_default, description=_BESIDE.format("the file of `scene`")
     )
     stac: MediaReference | dict[str, Any] | SkipJsonSchema[None] = Field(
         default=None,
