@@ -182,7 +182,7 @@ def on_other_grid(date: DateScenes, target: Scene) -> DateScenes:
 
     The pixels beside them have no data. A mosaic stays on its own grid if its coarser bands do not nest in `target`.
     """
-    px = ~target.transform @ date.scene.transform
+    px = _inverse(target.transform) @ date.scene.transform
     rows, columns = round(px.f), round(px.c)
     if (rows, columns, date.scene.height, date.scene.width) == (0, 0, target.height, target.width):
         return date
