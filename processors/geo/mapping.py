@@ -212,6 +212,7 @@ class SceneRunner:
             options.bands,
             dates=options.dates,
             defaults=options.default_radiometry,
+            reflectance=options.reflectance,
             limits=self._model.limits,
         )
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)

@@ -32,7 +32,8 @@ class RadiometryRequest(BaseModel):
     """Radiometry of the file: `value = number * scale + offset`, in the unit of the model's training data.
 
     Missing values come from the sidecar, then the STAC item, then the file's scale and offset tags, then the model's
-    defaults. `stats.json` records the values that were used.
+    defaults. The first three declare reflectance, and are multiplied by the model's number for reflectance 1.
+    `stats.json` records the values that were used.
     """
 
     model_config = ConfigDict(
@@ -43,13 +44,17 @@ class RadiometryRequest(BaseModel):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Reflectance per digital number: 0.0001 for Sentinel-2, HLS and most 16-bit products.",
+        description=(
+            "Value in the model's unit per digital number: for models of reflectance, 0.0001 for Sentinel-2, HLS and "
+            "most 16-bit products; for models of reflectance x 10000, 1 for these."
+        ),
     )
     offset: float | None = Field(
         default=None,
         allow_inf_nan=False,
         description=(
-            "Offset added after scaling, in reflectance: -0.1 for Sentinel-2 since processing baseline 04.00. "
+            "Offset added after scaling, in the model's unit: for models of reflectance, -0.1 for Sentinel-2 since "
+            "processing baseline 04.00. "
             "Requires `scale`; 0 if only `scale` is given."
         ),
     )

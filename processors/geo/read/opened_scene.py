@@ -113,16 +113,17 @@ class OpenedScene:
         needed: Sequence[Band],
         defaults: Sequence[DefaultRadiometry],
         radiometry: RadiometryRequest | None,
+        unit: float,
     ) -> tuple[tuple[InputBand, ...], tuple[BandRadiometry, ...]]:
         """Return the bands of the scene in the model's order, and their radiometry.
 
-        `radiometry` is that of the scene's date.
+        `radiometry` is that of the scene's date; `unit` is the model's number for reflectance 1.
         """
         with naming(self.label):
             found = select_bands(needed, self.present, request.bands)
             used = tuple(InputBand(n, b, self.files[b.file], self.date) for n, b in zip(needed, found, strict=True))
             wide = (radiometry, request.radiometry)
-            return used, tuple(_radiometry(band, used, self, wide, defaults) for band in used)
+            return used, tuple(_radiometry(band, used, self, wide, defaults, unit) for band in used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ def _radiometry(
     opened: OpenedScene,
     wide: Sequence[RadiometryRequest | None],
     defaults: Sequence[DefaultRadiometry],
+    unit: float,
 ) -> BandRadiometry:
     """Return the radiometry of one band. The file's tags are read for all used bands of the file together."""
     part = opened.parts[band.band.file]
@@ -222,7 +224,7 @@ def _radiometry(
     of_file, scene = [one for one in used if one.file is band.file], band.file.scene
     found.append(("file", scene.declared([one.band for one in of_file])[of_file.index(band)]))
     trusted = any(one is not None and one.trust for one in requests)
-    return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask), trusted=trusted)
+    return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit), trusted=trusted)
 
 
 def _of_item(item: StacItem, band: InputBand) -> Declaration:
