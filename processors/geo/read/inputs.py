@@ -170,6 +170,7 @@ def read_inputs(
         notes=(
             *check_order(times),
             *_time_notes(times, opened_dates),
+            *(note for each in chosen for one in each for note in one.notes),
             *(() if request.area is None else area_notes(request.area, scenes[0].scene)),
         ),
         area=area,
@@ -251,7 +252,8 @@ def _choose(
     unit: float,
 ) -> ChosenScene:
     bands, radiometry = opened.bands(request, needed, defaults, acquisition.radiometry, unit)
-    return ChosenScene(opened.label or "The scene", bands, radiometry, opened.mask)
+    notes = tuple(opened.item_notes(bands, radiometry))
+    return ChosenScene(opened.label or "The scene", bands, radiometry, opened.mask, notes)
 
 
 def _acquired(acquisition: Acquisition, scenes: Sequence[OpenedScene]) -> AcquisitionTime:

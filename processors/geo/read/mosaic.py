@@ -42,6 +42,8 @@ class ChosenScene:
     bands: tuple[InputBand, ...]
     radiometry: tuple[BandRadiometry, ...]
     mask: OpenedMask | None
+    #: Notes on what was assumed from the scene's STAC item.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

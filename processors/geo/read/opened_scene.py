@@ -24,7 +24,8 @@ from penstock.processors.geo.read.radiometry import (
 from penstock.processors.geo.read.raster import Scene, read_scene
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
 from penstock.processors.geo.read.stac_assets import choose_assets, choose_mask
-from penstock.processors.geo.read.stac_item import StacItem, file_name, read_stac_item
+from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
+from penstock.processors.geo.read.stac_item import StacItem, file_name, item_notes, read_stac_item
 from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
@@ -87,6 +88,8 @@ class OpenedScene:
     sidecar: Sidecar | None
     item: StacItem | None
     mask: OpenedMask | None
+    #: Notes on what was taken from the STAC item to open the files.
+    notes: tuple[str, ...] = ()
 
     def times(self) -> Iterator[tuple[Source, datetime | None]]:
         """Yield the acquisition time from each source, in the order of precedence."""
@@ -97,13 +100,22 @@ class OpenedScene:
         for file in self.files:
             yield "file", file.scene.acquired
 
+    def item_notes(self, bands: Sequence[InputBand], radiometry: Sequence[BandRadiometry]) -> Iterator[str]:
+        """Yield notes on what was assumed from the STAC item for the used bands, and on its contradictions."""
+        pairs = zip(bands, radiometry, strict=True)
+        used = [] if self.item is None else [_of_item(self.item, band) for band, one in pairs if one.source == "stac"]
+        own = () if self.item is None else item_notes(self.item, used)
+        yield from (self._labelled(note) for note in (*dict.fromkeys(self.notes), *own))
+
+    def _labelled(self, note: str) -> str:
+        return f"{self.label}: {note}" if self.label else note
+
     def time_notes(self) -> Iterator[str]:
         """Yield a note on each time in the STAC item that cannot be read."""
         for name, value in () if self.item is None else self.item.unread.items():
-            label = f"{self.label}: " if self.label else ""
             said = str(value)[:_SHOWN_CHARS]
-            yield (
-                f"{label}The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
+            yield self._labelled(
+                f"The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
                 "2026-01-31T12:00:00Z. It was not used."
             )
 
@@ -145,20 +157,27 @@ class SceneOpener:
             sidecar = None if single.sidecar is None else read_sidecar(self.media.path(single.sidecar))
             item = _item(single, self.media)
             parts = single.parts() or self._fetch_assets(item, single)
-            files, present = list[InputFile](), list[SceneBand]()
+            files, present, notes = list[InputFile](), list[SceneBand](), list[str]()
             for at, part in enumerate(parts):
                 name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
                 with naming(name):
-                    file = self._file(part.media, name or label or "The scene")
+                    file = self._file(part.media, name or label or "The scene", item, notes)
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
             mask = None if single.mask is None else self._mask(single.mask, item, single, label, mask_place)
-        return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask)
+        return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask, tuple(notes))
 
-    def _file(self, reference: str, label: str) -> InputFile:
+    def _file(self, reference: str, label: str, item: StacItem | None, notes: list[str]) -> InputFile:
+        """Open a file; append notes on the georeference that it has from its asset of the STAC item."""
         path, ranges = self.media.path(reference), open_partial(self.media, reference)
-        return InputFile(reference, path, self.media.etag(reference), read_scene(path, self.limits), label, ranges)
+        scene, asset = read_scene(path, self.limits), None if item is None else item.asset_of(reference)
+        if item is not None and asset is not None:
+            grid = asset_grid(asset, item.properties)
+            placed = on_the_grid(scene, grid)
+            notes += grid_notes(scene, placed, grid)
+            scene = placed
+        return InputFile(reference, path, self.media.etag(reference), scene, label, ranges)
 
     def _fetch_assets(self, item: StacItem | None, single: SingleScene) -> tuple[SceneFile, ...]:
         """Have the files of a STAC item fetched that hold the needed bands, and return them."""
@@ -177,7 +196,7 @@ class SceneOpener:
             if kind is None or address is None:
                 kind, address = choose_mask(item, _base(single), mask.kind)
                 self.media.fetch(address, by_range=self.request.area is not None)
-            return OpenedMask(self._file(address, "The mask"), kind, mask, place, label)
+            return OpenedMask(self._file(address, "The mask", item, []), kind, mask, place, label)
 
 
 def _base(single: SingleScene) -> str | None:
@@ -228,10 +247,8 @@ def _radiometry(
 
 
 def _of_item(item: StacItem, band: InputBand) -> Declaration:
-    asset = item.of_file(band.file.reference)
-    if not asset:
-        return item.of_band(band.band.names, (band.need.name, *band.need.synonyms))
-    return asset[band.band.index - 1].declared if band.band.index <= len(asset) else Declaration()
+    declared = item.declared(band.file.reference, band.band.index)
+    return item.of_band(band.band.names, (band.need.name, *band.need.synonyms)) if declared is None else declared
 
 
 @contextmanager

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.bands import canonical
-from penstock.processors.geo.read.stac_item import AssetBand, StacItem
+from penstock.processors.geo.read.stac_bands import AssetBand
+from penstock.processors.geo.read.stac_item import StacItem, is_data
 from penstock.processors.links import asset_links
 
-#: Roles of assets that are pictures of the scene, and no data.
-_PICTURES = frozenset({"visual", "overview", "thumbnail", "metadata", "browse"})
 _MOST_NAMED = 30
 #: Names of the assets with providers' masks, in the form of `canonical`.
 _MASKS: Final[Mapping[MaskKindName, str]] = {"fmask": "fmask", "scl": "scl"}
@@ -47,7 +46,7 @@ def choose_assets(
 def _asset(item: StacItem, names: Sequence[str]) -> str:
     """Return the key of the best asset with a band of one of the names, of which the first are better."""
     for name in names:
-        found = [key for key, bands in item.bands.items() if _has(bands, name) and _is_data(item.assets[key])]
+        found = [key for key, bands in item.bands.items() if _has(bands, name) and is_data(key, item.assets[key])]
         if found:
             return min(found, key=lambda key: _rank(item, key))
     listed = ", ".join(list(item.bands)[:_MOST_NAMED])
@@ -63,14 +62,10 @@ def _has(bands: Sequence[AssetBand], name: str) -> bool:
     return any(canonical(name) in map(canonical, band.names) for band in bands)
 
 
-def _is_data(asset: Mapping[str, Any]) -> bool:
-    roles = asset.get("roles")
-    return not (isinstance(roles, list) and _PICTURES & {role for role in roles if isinstance(role, str)})
-
-
-def _rank(item: StacItem, key: str) -> tuple[int, int]:
-    kind = str(item.assets[key].get("type", ""))
-    return len(item.bands[key]), 0 if kind.startswith("image/tiff") else 1
+def _rank(item: StacItem, key: str) -> tuple[int, int, int]:
+    kind, address = str(item.assets[key].get("type", "")), item.assets[key]["href"]
+    # LP DAAC has each file twice: at an https address, and in a store that only its own region reads.
+    return len(item.bands[key]), 0 if kind.startswith("image/tiff") else 1, int(address.startswith("s3://"))
 
 
 def choose_mask(item: StacItem | None, base: str | None, kind: MaskKindName | None) -> tuple[MaskKindName, str]:
