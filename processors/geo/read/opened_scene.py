@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.errors import InputError, InvalidInput
 from penstock.models import Limits
 from penstock.processors.base import Media
-from penstock.processors.geo.mask_kinds import MaskKindName
+from penstock.processors.geo.mask_kinds import MaskKind, MaskKindName
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.bands import SceneBand, bands_in_words, select_bands
 from penstock.processors.geo.read.radiometry import (
@@ -23,9 +23,10 @@ from penstock.processors.geo.read.radiometry import (
 )
 from penstock.processors.geo.read.raster import Scene, read_scene
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
-from penstock.processors.geo.read.stac_assets import choose_assets, choose_mask
+from penstock.processors.geo.read.stac_assets import choose_assets, mask_address
 from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
 from penstock.processors.geo.read.stac_item import StacItem, file_name, item_notes, read_stac_item
+from penstock.processors.geo.read.stac_masks import find_mask, mask_kind
 from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
@@ -64,7 +65,8 @@ class OpenedMask:
     """The opened file of a provider's mask."""
 
     file: InputFile
-    kind: MaskKindName
+    kind_name: MaskKindName
+    kind: MaskKind
     request: MaskRequest
     #: JSON pointer to the mask in the request.
     place: str
@@ -192,11 +194,15 @@ class SceneOpener:
         self, mask: MaskRequest, item: StacItem | None, single: SingleScene, label: str, place: str
     ) -> OpenedMask:
         with naming("The mask"):
-            kind, address = mask.kind, mask.media
-            if kind is None or address is None:
-                kind, address = choose_mask(item, _base(single), mask.kind)
+            name, address = mask.kind, mask.media
+            asset = None if item is None or address is None else item.asset_of(address)
+            if name is None or address is None:
+                name, key = find_mask(item, mask)
+                assert item is not None  # noqa: S101  (a mask was found in it)
+                asset, address = item.assets[key], mask_address(item, _base(single), key)
                 self.media.fetch(address, by_range=self.request.area is not None)
-            return OpenedMask(self._file(address, "The mask", item, []), kind, mask, place, label)
+            kind = mask_kind(name, mask, asset)
+            return OpenedMask(self._file(address, "The mask", item, []), name, kind, mask, place, label)
 
 
 def _base(single: SingleScene) -> str | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from penstock.errors import InvalidInput, Issue, MissingBands
-from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.bands import canonical
 from penstock.processors.geo.read.stac_bands import AssetBand
@@ -14,8 +12,6 @@ from penstock.processors.geo.read.stac_item import StacItem, is_data
 from penstock.processors.links import asset_links
 
 _MOST_NAMED = 30
-#: Names of the assets with providers' masks, in the form of `canonical`.
-_MASKS: Final[Mapping[MaskKindName, str]] = {"fmask": "fmask", "scl": "scl"}
 
 
 def choose_assets(
@@ -68,28 +64,12 @@ def _rank(item: StacItem, key: str) -> tuple[int, int, int]:
     return len(item.bands[key]), 0 if kind.startswith("image/tiff") else 1, int(address.startswith("s3://"))
 
 
-def choose_mask(item: StacItem | None, base: str | None, kind: MaskKindName | None) -> tuple[MaskKindName, str]:
-    """Return the kind and the address of a STAC item's mask, of the given kind or of the kind that the item has.
-
-    Raises `InvalidInput` without an item, without such an asset, and for an asset without an address.
-    """
-    if item is None:
-        raise InvalidInput(
-            "A mask needs `media` and `kind`, or the scene's STAC item.",
-            errors=[Issue("/input/mask", "needs media, because the scene has no stac")],
-        )
-    links = asset_links(item.document, base)
-    for name in [kind] if kind else list(_MASKS):
-        for key, bands in item.bands.items():
-            if canonical(key) == _MASKS[name] or _has(bands, _MASKS[name]):
-                if key not in links:
-                    raise _without_address(key)
-                return name, links[key]
-    wanted = kind or " or ".join(_MASKS)
-    raise InvalidInput(
-        f"The STAC item has no asset {wanted}; it has {', '.join(list(item.bands)[:_MOST_NAMED])}.",
-        errors=[Issue("/input/mask", f"is not in the STAC item: it has no asset {wanted}")],
-    )
+def mask_address(item: StacItem, base: str | None, key: str) -> str:
+    """Return the address of an asset with a mask. Raises `InvalidInput` for an asset without one."""
+    address = asset_links(item.document, base).get(key)
+    if address is None:
+        raise _without_address(key)
+    return address
 
 
 def _without_address(key: str) -> InvalidInput:

@@ -130,7 +130,7 @@ def _unreadable(name: str, value: str) -> MediaUnreadable:
     return MediaUnreadable(f"The STAC item's {name} is {value[:60]!r}, which cannot be used: correct or remove it.")
 
 
-def _check_crs(scene: Scene, grid: AssetGrid) -> None:
+def _check_crs(scene: Any, grid: Any) -> None:
     """Raise `InvalidInput` if the file's corners have other coordinates in the item's CRS than in the file's."""
     corners = np.array([scene.transform @ corner for corner in _corners(scene)])
     try:
@@ -144,10 +144,10 @@ def _check_crs(scene: Scene, grid: AssetGrid) -> None:
         raise _contradiction(f"its CRS is {grid.crs_text}, but the file's is {str(scene.crs)[:60]}")
 
 
-def _check_transform(scene: Scene, grid: AssetGrid) -> None:
+def _check_transform(scene: Any, grid: Any) -> None:
     """Raise `InvalidInput` if the item has the file's corners elsewhere."""
     size = math.sqrt(abs(scene.transform.determinant))
-    off_px = max(math.dist(scene.transform @ at, grid.transform @ at) for at in _corners(scene)) / size  # type: ignore[operator]  # rasterio has no types
+    off_px = max(math.dist(scene.transform @ at, grid.transform @ at) for at in _corners(scene)) / size
     if not off_px <= _TOLERANCE_PX:
         raise _contradiction(
             f"`proj:transform` is {_words(grid.transform)}, but the file's is {_words(scene.transform)}"
