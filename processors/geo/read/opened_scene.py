@@ -23,7 +23,7 @@ from penstock.processors.geo.read.radiometry import (
 )
 from penstock.processors.geo.read.raster import Scene, read_scene
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
-from penstock.processors.geo.read.stac_assets import choose_assets, mask_address
+from penstock.processors.geo.read.stac_assets import choose_assets, mask_address, metadata_address
 from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
 from penstock.processors.geo.read.stac_item import StacItem, file_name, item_notes, read_stac_item
 from penstock.processors.geo.read.stac_masks import find_mask, mask_kind
@@ -159,6 +159,8 @@ class SceneOpener:
             sidecar = None if single.sidecar is None else read_sidecar(self.media.path(single.sidecar))
             item = _item(single, self.media)
             parts = single.parts() or self._fetch_assets(item, single)
+            if sidecar is None and item is not None and not single.parts():
+                sidecar = self._own_sidecar(item, single, parts)
             files, present, notes = list[InputFile](), list[SceneBand](), list[str]()
             for at, part in enumerate(parts):
                 name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
@@ -189,6 +191,14 @@ class SceneOpener:
         for address in addresses:
             self.media.fetch(address, by_range=self.request.area is not None)
         return tuple(SceneFile(media=address) for address in addresses)
+
+    def _own_sidecar(self, item: StacItem, single: SingleScene, parts: Sequence[SceneFile]) -> Sidecar | None:
+        """Have the product's metadata fetched that the item names, if its assets declare no scale, and read it."""
+        address = metadata_address(item, _base(single), [part.media for part in parts])
+        if address is None:
+            return None
+        self.media.fetch(address)
+        return read_sidecar(self.media.path(address))
 
     def _mask(
         self, mask: MaskRequest, item: StacItem | None, single: SingleScene, label: str, place: str

@@ -8,7 +8,7 @@ from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.bands import canonical
 from penstock.processors.geo.read.stac_bands import AssetBand
-from penstock.processors.geo.read.stac_item import StacItem, is_data
+from penstock.processors.geo.read.stac_item import StacItem, file_name, is_data
 from penstock.processors.links import asset_links
 
 _MOST_NAMED = 30
@@ -62,6 +62,20 @@ def _rank(item: StacItem, key: str) -> tuple[int, int, int]:
     kind, address = str(item.assets[key].get("type", "")), item.assets[key]["href"]
     # LP DAAC has each file twice: at an https address, and in a store that only its own region reads.
     return len(item.bands[key]), 0 if kind.startswith("image/tiff") else 1, int(address.startswith("s3://"))
+
+
+def metadata_address(item: StacItem, base: str | None, chosen: Sequence[str]) -> str | None:
+    """Return the address of an item's own Landsat metadata (`*_MTL.json`), if a chosen asset declares no scale.
+
+    USGS publishes its items without scales, and the metadata as the asset `MTL.json`.
+    """
+    declared = [item.declared(address, 1) for address in chosen]
+    if all(one is not None and one.scale is not None for one in declared):
+        return None
+    for key, address in asset_links(item.document, base).items():
+        if key.lower() == "mtl.json" or file_name(address).lower().endswith("_mtl.json"):
+            return address
+    return None
 
 
 def mask_address(item: StacItem, base: str | None, key: str) -> str:
