@@ -74,7 +74,9 @@ def sentinel2_processing(properties: Mapping[str, Any], asset: Mapping[str, Any]
         if name.rpartition(":")[2] == _APPLIED
     )
     applied = next((flag for flag in flags if flag is not None), None)
-    text = next((fields[name] for fields in (asset, properties) for name in _BASELINES if fields.get(name)), None)
+    of_any = (properties.get(name) for name in ("constellation", "platform"))
+    names = (*_BASELINES, *(("processing:version",) if any("sentinel-2" in str(one).lower() for one in of_any) else ()))
+    text = next((fields[name] for fields in (asset, properties) for name in names if fields.get(name)), None)
     return Sentinel2Processing(_baseline(text), applied)
 
 
@@ -145,8 +147,11 @@ def declared_at(bands: Sequence[AssetBand], index: int, name: str) -> Declaratio
 
 
 def _unclear(key: str, named: str, count: int, raster: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong if `raster:bands` does not have the `count` entries of the list `named`; else nothing."""
-    if count <= 1 or len(raster) in (0, count) or not any(map(_declares, raster)):
+    """Return what is wrong if `raster:bands` has fewer entries than the `count` of the list `named`; else nothing.
+
+    More entries are no fault: MODIS items name seven of the thirteen bands of their HDF file.
+    """
+    if count <= 1 or not 0 < len(raster) < count or not any(map(_declares, raster)):
         return ""
     return (
         f"The asset {key} of the STAC item has {bands_in_words(count)} in `{named}`, but {len(raster)} in "

@@ -95,9 +95,9 @@ class StacItem:
         for some in (names, *([synonym] for synonym in synonyms)):
             wanted = set(map(canonical, some))
             found = [band for band in every if wanted & set(map(canonical, band.names))]
-            if unclear := next((band.unclear for band in found if band.unclear), None):
-                raise InvalidInput(unclear)
-            declared = {band.declared for band in found}
+            if found and all(band.unclear for band in found):
+                raise InvalidInput(found[0].unclear)
+            declared = {band.declared for band in found if not band.unclear}
             if len(declared) == 1:
                 return declared.pop()
             if declared:
