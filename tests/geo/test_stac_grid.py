@@ -119,6 +119,12 @@ def test_an_unusable_field_is_named_where_it_is_needed(tmp_path: Path, fields: d
         mapped(tmp_path, profile=BARE, **fields)
 
 
+def test_the_transform_of_an_item_is_not_that_of_an_asset_with_another_shape(tmp_path: Path) -> None:
+    fine: dict[str, Any] = {"proj:transform": [10, 0, 500_000, 0, -10, 5_000_000], "proj:shape": [120, 150]}
+    file, _ = mapped(tmp_path, asset={"proj:shape": [40, 50]}, **CODE, **fine)
+    assert (file.crs.to_epsg(), file.transform) == (32633, NORTH_UP)
+
+
 def test_a_scene_that_is_no_asset_of_the_item_is_left_as_it_is(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "mine.tif", pattern(40, 50), **BARE)
     document = item({"data": {"href": "https://e.example/scene.tif", "eo:bands": [{"name": "grey"}]}}, **CODE)

@@ -14,6 +14,7 @@ from penstock.processors.base import Media
 from penstock.processors.geo.mask_kinds import MaskKind, MaskKindName
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.bands import SceneBand, bands_in_words, select_bands
+from penstock.processors.geo.read.encodings import request_text
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
     Declaration,
@@ -255,16 +256,19 @@ def _radiometry(
     if opened.sidecar is not None:
         found.append(("sidecar", opened.sidecar.of((*band.band.names, band.need.name, *band.need.synonyms))))
     if opened.item is not None:
-        found.append(("stac", _of_item(opened.item, band)))
+        found.append(("stac", _of_item(opened.item, band, unit)))
     of_file, scene = [one for one in used if one.file is band.file], band.file.scene
     found.append(("file", scene.declared([one.band for one in of_file])[of_file.index(band)]))
     trusted = any(one is not None and one.trust for one in requests)
     return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit), trusted=trusted)
 
 
-def _of_item(item: StacItem, band: InputBand) -> Declaration:
-    declared = item.declared(band.file.reference, band.band.index)
-    return item.of_band(band.band.names, (band.need.name, *band.need.synonyms)) if declared is None else declared
+def _of_item(item: StacItem, band: InputBand, unit: float = 1.0) -> Declaration:
+    example = request_text(1e-4 * unit, 0)
+    declared = item.declared(band.file.reference, band.band.index, example)
+    if declared is not None:
+        return declared
+    return item.of_band(band.band.names, (band.need.name, *band.need.synonyms), example)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def choose_assets(
 def _asset(item: StacItem, names: Sequence[str]) -> str:
     """Return the key of the best asset with a band of one of the names, of which the first are better."""
     for name in names:
-        found = [key for key, bands in item.bands.items() if _has(bands, name) and is_data(key, item.assets[key])]
+        found = [key for key, bands in item.bands.items() if _has(bands, name) and is_data(item.assets[key])]
         if found:
             return min(found, key=lambda key: _rank(item, key))
     listed = ", ".join(list(item.bands)[:_MOST_NAMED])

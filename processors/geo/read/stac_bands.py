@@ -6,6 +6,7 @@ STAC 1.0 lists bands in `eo:bands` and `raster:bands`, one entry for each band o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -91,13 +92,9 @@ def _flag(value: Any) -> bool | None:
 
 
 def _baseline(text: Any) -> float | None:
-    """Return a processing baseline (`04.00`, `N0511`) as a number; None for anything else."""
-    digits = str(text).strip().lstrip("Nn")
-    try:
-        found = float(digits)
-    except ValueError:
-        return None
-    return found / 100 if "." not in digits and found >= 100 else found  # N0511 is 05.11
+    """Return a processing baseline (`04.00`, `N0511`) as a number; None for anything else, such as HLS's `2.0`."""
+    found = re.fullmatch(r"N?(\d\d)\.?(\d\d)", str(text).strip())
+    return None if found is None else float(f"{found[1]}.{found[2]}")
 
 
 def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any]) -> Iterator[AssetBand]:
@@ -129,21 +126,28 @@ def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any
             yield AssetBand(texts, declared, _declares(band), unclear)
 
 
-def declared_at(bands: Sequence[AssetBand], index: int, name: str) -> Declaration:
-    """Return the declaration of a file's band by its number from 1; `name` is that of the file in errors.
+def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str) -> Declaration:
+    """Return the declaration of a file's band by its number from 1.
 
-    Raises `InvalidInput` if the asset declares the radiometry of other bands, but not of this one.
+    `name` is that of the file in errors, and `example` a `radiometry` of a request in the model's unit. Raises
+    `InvalidInput` if the asset declares the radiometry of other bands, but not of this one.
     """
     band = bands[min(index, len(bands)) - 1]
     if band.unclear:
-        raise InvalidInput(band.unclear)
+        raise unclear_bands(band, example)
     if index > len(bands) and any(one.own for one in bands):
         raise InvalidInput(
             f"The STAC item declares the radiometry of {bands_in_words(len(bands))} of {name}, but band {index} is "
-            "needed. Give one entry of `raster:bands` for each band of the file, or `radiometry` in the request, e.g. "
-            '{"scale": 0.0001, "offset": 0}.'
+            f"needed. Give one entry of `raster:bands` for each band of the file, or in the request e.g. {example}."
         )
     return band.declared
+
+
+def unclear_bands(band: AssetBand, example: str) -> InvalidInput:
+    """Return the error for a band whose radiometry the item leaves unclear; `example`: see `declared_at`."""
+    return InvalidInput(
+        f"{band.unclear} Repeat the entry of `raster:bands` for each band, or give in the request e.g. {example}."
+    )
 
 
 def _unclear(key: str, named: str, count: int, raster: Sequence[Mapping[str, Any]]) -> str:
@@ -155,8 +159,7 @@ def _unclear(key: str, named: str, count: int, raster: Sequence[Mapping[str, Any
         return ""
     return (
         f"The asset {key} of the STAC item has {bands_in_words(count)} in `{named}`, but {len(raster)} in "
-        "`raster:bands`, so that the scale, offset and nodata of the others are unknown. Repeat the entry of "
-        '`raster:bands` for each band, or give `radiometry` in the request, e.g. {"scale": 0.0001, "offset": 0}.'
+        "`raster:bands`, so that the scale, offset and nodata of the others are unknown."
     )
 
 

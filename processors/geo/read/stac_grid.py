@@ -45,13 +45,16 @@ class AssetGrid:
 
 def asset_grid(asset: Mapping[str, Any], properties: Mapping[str, Any]) -> AssetGrid:
     """Return the grid of an asset; a field that cannot be used is left out, and named in `unusable`."""
-    fields = {**properties, **{name: value for name, value in asset.items() if value is not None}}
-    # A transform belongs to the shape beside it: the item's may be that of other assets.
-    place = asset if asset.get("proj:transform") is not None else fields
+    codes = ("proj:code", "proj:epsg", "proj:wkt2")
+    owner = asset if any(asset.get(name) for name in codes) else properties
+    # A transform belongs to the shape beside it: the item's may be that of assets with other pixels.
+    place = asset if asset.get("proj:transform") is not None else properties
+    own_shape = asset.get("proj:shape", place.get("proj:shape"))
     try:
-        numbers = _numbers(place.get("proj:transform"), "proj:transform", _WHOLE_TRANSFORM)
         shape = _numbers(place.get("proj:shape"), "proj:shape", (2,))
-        crs, text = _crs(fields)
+        others = own_shape != place.get("proj:shape")
+        numbers = [] if others else _numbers(place.get("proj:transform"), "proj:transform", _WHOLE_TRANSFORM)
+        crs, text = _crs(owner)
     except MediaUnreadable as error:
         return AssetGrid(unusable=error.detail)
     transform = rasterio.Affine(*numbers[:6]) if numbers else None

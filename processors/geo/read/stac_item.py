@@ -25,6 +25,7 @@ from penstock.processors.geo.read.stac_bands import (
     asset_bands,
     declared_at,
     sentinel2_processing,
+    unclear_bands,
 )
 
 _WHAT = "STAC item"
@@ -65,13 +66,14 @@ class StacItem:
             raise InvalidInput(f"The STAC item has several assets named {name} with different radiometry.")
         return tuple(_merged(same) for same in zip(*assets, strict=False))
 
-    def declared(self, reference: str, index: int) -> Declaration | None:
+    def declared(self, reference: str, index: int, example: str = "`radiometry`") -> Declaration | None:
         """Return the declaration of a band of an asset's file by its number from 1; None if the file is no asset.
 
-        Raises `InvalidInput` if the item leaves the radiometry of this band unclear.
+        `example` is a `radiometry` of a request, for errors. Raises `InvalidInput` if the item leaves the radiometry of
+        this band unclear.
         """
         bands = self.of_file(reference)
-        return declared_at(bands, index, file_name(reference)) if bands else None
+        return declared_at(bands, index, file_name(reference), example) if bands else None
 
     def asset_of(self, reference: str) -> Mapping[str, Any] | None:
         """Return the asset with the file name of a media reference; None if there is none."""
@@ -84,19 +86,20 @@ class StacItem:
         found: Mapping[str, Any] = self.document.get("properties", {})
         return found
 
-    def of_band(self, names: Sequence[str], synonyms: Sequence[str] = ()) -> Declaration:
+    def of_band(self, names: Sequence[str], synonyms: Sequence[str] = (), example: str = "`radiometry`") -> Declaration:
         """Return the declaration of a band by its names, for a file that is not an asset of the item.
 
         Where the item has none of the names, the first of the `synonyms` that it has counts, as in the choice of its
         assets. Raises `InvalidInput` if no asset has the band, or if several have it with different radiometry.
         """
-        every = [band for key, bands in self.bands.items() if is_data(key, self.assets[key]) for band in bands]
+        data = {key: bands for key, bands in self.bands.items() if is_data(self.assets[key])}
+        every = [band for key, bands in data.items() if not is_picture(key) for band in bands]
         declared = set[Declaration]()
         for some in (names, *([synonym] for synonym in synonyms)):
             wanted = set(map(canonical, some))
             found = [band for band in every if wanted & set(map(canonical, band.names))]
             if found and all(band.unclear for band in found):
-                raise InvalidInput(found[0].unclear)
+                raise unclear_bands(found[0], example)
             declared = {band.declared for band in found if not band.unclear}
             if len(declared) == 1:
                 return declared.pop()
@@ -133,11 +136,15 @@ def read_stac_item(source: Path | Mapping[str, Any]) -> StacItem:
     return StacItem(files, acquired, item, named, bands, interval, backwards, unread)
 
 
-def is_data(key: str, asset: Mapping[str, Any]) -> bool:
-    """Return False for an asset that is a picture of the scene, such as a true-colour image."""
+def is_data(asset: Mapping[str, Any]) -> bool:
+    """Return False for an asset that is a picture of the scene by its roles."""
     roles = asset.get("roles")
-    texts = {role for role in roles if isinstance(role, str)} if isinstance(roles, list) else set()
-    return not _PICTURE_ROLES & texts and key.lower().partition("_")[0] not in _PICTURE_KEYS
+    return not (isinstance(roles, list) and _PICTURE_ROLES & {role for role in roles if isinstance(role, str)})
+
+
+def is_picture(key: str) -> bool:
+    """Return True for an asset that is a true-colour picture by its key, such as `visual` or `TCI_10m`."""
+    return key.lower().partition("_")[0] in _PICTURE_KEYS
 
 
 def item_notes(item: StacItem, used: Sequence[Declaration]) -> Iterator[str]:
