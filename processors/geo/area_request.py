@@ -72,7 +72,7 @@ AnyPolygon = Annotated[PolygonGeometry | MultiPolygonGeometry, Field(discriminat
 def _schema(schema: dict[str, Any]) -> None:
     """Allow GeoJSON features beside an area's own fields."""
     fields = schema["properties"]
-    own = {"properties": dict(fields), "additionalProperties": False, **only_one_of("bbox", "geometry")}
+    own: dict[str, Any] = {"properties": dict(fields), "additionalProperties": False, **only_one_of("bbox", "geometry")}
     del fields["features"], own["properties"]["features"], schema["additionalProperties"]
     fields["crs"] = {"description": fields["crs"]["description"]}
     kinds = {"type": {"enum": ["Polygon", "MultiPolygon"]}}

@@ -89,7 +89,8 @@ def _wanted(request: MaskRequest) -> Sequence[MaskKindName]:
         return (request.kind,)
     if request.threshold is not None:
         return ("cloud_probability",)
-    return (*MASK_KINDS, *(("classification",) if request.classes is not None else ()))
+    known: list[MaskKindName] = list(MASK_KINDS)
+    return known if request.classes is None else [*known, "classification"]
 
 
 def _named(item: StacItem, names: frozenset[str]) -> Iterator[str]:
