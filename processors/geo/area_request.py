@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -25,6 +25,19 @@ def _code(given: Any) -> Any:
 CrsCode = Annotated[str, Field(pattern=_CODE, examples=["EPSG:32738"]), BeforeValidator(_code)]
 #: The same, WGS 84 with longitude first, or the scene's own CRS.
 AnyCrs = Literal["wgs84", "scene"] | CrsCode
+
+
+def _geojson_crs(given: Any) -> Any:
+    """Return the code of a GeoJSON `crs`: {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::32738"}}."""
+    match given:
+        case {"properties": {"name": str(name)}}:
+            urn = _URN.fullmatch(name)
+            code = f"{urn['authority']}:{urn['code']}" if urn else name
+            return "EPSG:4326" if code.upper() == "OGC:CRS84" else code
+        case _:
+            return given
+
+
 #: A ring of GeoJSON: positions of two numbers, or three with a height.
 Position = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=3)]
 Rings = Annotated[list[Annotated[list[Position], Field(min_length=4, max_length=100_000)]], Field(min_length=1)]
@@ -48,28 +61,59 @@ class MultiPolygonGeometry(BaseModel):
     coordinates: Annotated[list[Rings], Field(min_length=1)] = Field(description="The rings of each polygon.")
 
 
-class AreaRequest(BaseModel):
-    """The part of the scene whose results are wanted."""
+#: Kinds of GeoJSON that stand for an area as they are.
+_GEOJSON: Final = ("Feature", "FeatureCollection")
+#: `crs` of GeoJSON before RFC 7946: `urn:ogc:def:crs:EPSG::32738`, `urn:ogc:def:crs:OGC:1.3:CRS84`.
+_URN: Final = re.compile(r"urn:ogc:def:crs:(?P<authority>[A-Za-z]+):[^:]*:(?P<code>[0-9A-Za-z]+)")
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=only_one_of("bbox", "geometry"))
+AnyPolygon = Annotated[PolygonGeometry | MultiPolygonGeometry, Field(discriminator="type")]
+
+
+def _schema(schema: dict[str, Any]) -> None:
+    """Allow GeoJSON features beside an area's own fields."""
+    fields = schema["properties"]
+    own: dict[str, Any] = {"properties": dict(fields), "additionalProperties": False, **only_one_of("bbox", "geometry")}
+    del fields["features"], own["properties"]["features"], schema["additionalProperties"]
+    fields["crs"] = {"description": fields["crs"]["description"]}
+    kinds = {"type": {"enum": ["Polygon", "MultiPolygon"]}}
+    geometry = {"type": "object", "properties": kinds, "required": ["type", "coordinates"]}
+    feature = {"type": "object", "properties": {"geometry": geometry}, "required": ["geometry"]}
+    schema["if"] = {"properties": {"type": {"enum": list(_GEOJSON)}}, "required": ["type"]}
+    schema["then"] = {
+        "if": {"properties": {"type": {"const": _GEOJSON[0]}}},
+        "then": {"required": ["geometry"]},
+        "else": {
+            "properties": {"features": {"type": "array", "minItems": 1, "maxItems": 10_000, "items": feature}},
+            "required": ["features"],
+        },
+    }
+    schema["else"] = own
+
+
+class AreaRequest(BaseModel):
+    """The part of the scene whose results are wanted: these fields, or a GeoJSON Feature or FeatureCollection."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_schema)
 
     bbox: (
-        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=4, max_length=4)]
+        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=4, max_length=6)]
         | (SkipJsonSchema[None])
     ) = Field(
         default=None,
         json_schema_extra=without_default,
         description=(
-            "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest. In EPSG:4326, west "
-            "may be greater than east: such a rectangle crosses the antimeridian."
+            "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest; of six numbers, as in "
+            "GeoJSON, the third and the last are heights. In EPSG:4326, west may be greater than east: such a "
+            "rectangle crosses the antimeridian."
         ),
     )
-    geometry: Annotated[PolygonGeometry | MultiPolygonGeometry, Field(discriminator="type")] | SkipJsonSchema[None] = (
-        Field(
-            default=None,
-            json_schema_extra=without_default,
-            description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
-        )
+    geometry: AnyPolygon | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=without_default,
+        description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
+    )
+    features: Annotated[list[AnyPolygon], Field(min_length=1, max_length=10_000)] | SkipJsonSchema[None] = Field(
+        default=None, description="The geometries of a FeatureCollection."
     )
     crs: CrsCode = Field(
         default="EPSG:4326",
@@ -78,6 +122,31 @@ class AreaRequest(BaseModel):
             "GeoJSON."
         ),
     )
+
+    @property
+    def geometries(self) -> Sequence[PolygonGeometry | MultiPolygonGeometry]:
+        """The polygons of the area; empty for a rectangle."""
+        return (self.geometry,) if self.geometry is not None else self.features or ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_geojson(cls, given: Any) -> Any:
+        """Return a GeoJSON feature or collection as the fields of an area."""
+        if not isinstance(given, Mapping) or given.get("type") not in _GEOJSON:
+            return given
+        crs = {} if given.get("crs") is None else {"crs": _geojson_crs(given["crs"])}
+        if given["type"] == "Feature":
+            return {"geometry": given.get("geometry") or {}, **crs}
+        features = given.get("features")
+        listed = features if isinstance(features, list) else []
+        return {"features": [one.get("geometry") if isinstance(one, Mapping) else one for one in listed], **crs}
+
+    @field_validator("bbox")
+    @classmethod
+    def _without_heights(cls, given: list[float] | None) -> list[float] | None:
+        if given is not None and len(given) == 5:
+            raise PydanticCustomError("bbox", "must have four numbers, or six with heights")
+        return given if given is None or len(given) == 4 else [*given[:2], *given[3:5]]
 
     @field_validator("geometry", mode="before")
     @classmethod
@@ -91,7 +160,7 @@ class AreaRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if (self.bbox is None) == (self.geometry is None):
+        if sum(way is not None for way in (self.bbox, self.geometry, self.features)) != 1:
             raise ValueError("exactly one of bbox, geometry is needed")
         return self
 

@@ -193,8 +193,10 @@ class SceneRunner:
     def read(self, request: SceneRequest, media: Media) -> Inputs:
         """Return the opened files of a scene; see `read_inputs`."""
         options, limits = self._options, self._model.limits
-        needed, defaults = options.bands, options.default_radiometry
-        return read_inputs(request, media, needed, dates=options.dates, defaults=defaults, limits=limits)
+        return read_inputs(
+            request, media, options.bands, dates=options.dates, defaults=options.default_radiometry,
+            reflectance=options.reflectance, limits=limits,
+        )  # fmt: skip
 
     def prepare(
         self,

@@ -51,7 +51,8 @@ class RadiometryRequest(BaseModel):
     """Radiometry of the file: `value = number * scale + offset`, in the unit of the model's training data.
 
     Missing values come from the sidecar, then the STAC item, then the file's scale and offset tags, then the model's
-    defaults. `stats.json` records the values that were used.
+    defaults. The first three declare reflectance, and are multiplied by the model's number for reflectance 1.
+    `stats.json` records the values that were used.
     """
 
     model_config = ConfigDict(
@@ -62,13 +63,17 @@ class RadiometryRequest(BaseModel):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Reflectance per digital number: 0.0001 for Sentinel-2, HLS and most 16-bit products.",
+        description=(
+            "Value in the model's unit per digital number: for models of reflectance, 0.0001 for Sentinel-2, HLS and "
+            "most 16-bit products; for models of reflectance x 10000, 1 for these."
+        ),
     )
     offset: float | None = Field(
         default=None,
         allow_inf_nan=False,
         description=(
-            "Offset added after scaling, in reflectance: -0.1 for Sentinel-2 since processing baseline 04.00. "
+            "Offset added after scaling, in the model's unit: for models of reflectance, -0.1 for Sentinel-2 since "
+            "processing baseline 04.00. "
             "Requires `scale`; 0 if only `scale` is given."
         ),
     )
@@ -118,7 +123,7 @@ class SceneFile(BaseModel):
 
 
 class MaskRequest(BaseModel):
-    """A provider's mask of a scene: Fmask of HLS, or SCL of Sentinel-2 L2A."""
+    """A provider's mask of a scene, such as Fmask of HLS, SCL of Sentinel-2 L2A, or QA_PIXEL of Landsat."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"dependentRequired": {"media": ["kind"]}})
 
@@ -126,29 +131,47 @@ class MaskRequest(BaseModel):
         default=None,
         json_schema_extra=by_range,
         description=(
-            "The mask's file, on the scene's grid or with pixels that nest it. Default: the asset `Fmask` or `SCL` of "
-            f"the scene's STAC item. {FORMS}"
+            "The mask's file, on the scene's grid or with pixels that nest it. Default: the asset of the kind in the "
+            f"scene's STAC item, such as `Fmask`, `SCL_20m` or `qa_pixel`. {FORMS}"
         ),
     )
     kind: MaskKindName | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=without_default,
-        description="`fmask` (HLS) or `scl` (Sentinel-2 L2A). Required with `media`.",
+        description=(
+            "`scl` (Sentinel-2 L2A), `fmask` (HLS), `qa_pixel` (Landsat Collection 2), `cloud_probability` (percent), "
+            "or `classification`: the classes or bit fields that the mask's asset has in the STAC item. Required with "
+            "`media`."
+        ),
     )
     classes: Annotated[list[str], Field(max_length=20)] | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=without_default,
         description=(
             "Names of the mask's classes that are masked. Default: "
-            + "; ".join(f"{', '.join(kind.hidden)} ({name})" for name, kind in MASK_KINDS.items())
-            + ". Pixels without an observation are always masked."
+            + "; ".join(f"{', '.join(kind.hidden or ())} ({name})" for name, kind in MASK_KINDS.items())
+            + "; cloud (cloud_probability). Required for `classification`, in small letters and with spaces: `cloud "
+            "shadow`. Pixels without an observation are always masked."
         ),
+    )
+    threshold: Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)] | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=without_default,
+        description="Probability in percent above which a pixel is cloud. Required for `cloud_probability`.",
     )
 
     @model_validator(mode="after")
     def _media_have_a_kind(self) -> Self:
         if self.media is not None and self.kind is None:
             raise ValueError("media requires kind")
+        return self
+
+    @model_validator(mode="after")
+    def _probability_has_a_threshold(self) -> Self:
+        if self.kind == "cloud_probability" and self.threshold is None:
+            raise ValueError("cloud_probability requires threshold")
+        if self.kind not in (None, "cloud_probability") and self.threshold is not None:
+            raise ValueError("threshold requires kind cloud_probability")
         return self
 
 

@@ -146,6 +146,39 @@ def test_tags_that_change_nothing_say_nothing_but_one_that_does_speaks_for_the_f
     assert from_tags([1, 1], [0, 3], [None, 4]) == (Declaration(1, 0, None), Declaration(1, 3, 4))
 
 
+@pytest.mark.parametrize("source", ["sidecar", "stac", "file"])
+def test_declared_reflectance_is_multiplied_into_the_model_s_unit(source: Source) -> None:
+    hls = DefaultRadiometry(dtypes=("int16",), scale=1.0, nodata=-9999)
+    found = resolve_radiometry([(source, Declaration(1e-4, -0.1, -9999))], "int16", [hls], unit=10_000)
+    assert (found.scale, found.offset, found.nodata) == (1.0, -1000.0, -9999)
+    by_default = resolve_radiometry([(source, Declaration())], "int16", [hls], unit=10_000)
+    assert (by_default.scale, by_default.offset, by_default.source) == (1.0, 0.0, "model default")
+    asked = resolve_radiometry([("request", Declaration(0.5, 3.0))], "int16", [hls], unit=10_000)
+    assert (asked.scale, asked.offset) == (0.5, 3.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "uint16"])
+def test_the_message_of_unknown_numbers_is_in_the_model_s_unit_for_every_type(dtype: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        resolve_radiometry([], dtype, [], unit=10_000)
+    assert refused.value.detail.endswith(
+        'Give "radiometry": {"scale": 10000, "offset": 0} for reflectance from 0 to 1, '
+        '"radiometry": {"scale": 1, "offset": 0} for reflectance x 10000.'
+    )
+
+
+def test_a_record_of_reflectance_x_10000_takes_a_file_with_a_scale_tag(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(5).integers(100, 4000, (1, 80, 90)).astype(np.int16)
+    model = make_model(reflectance=10_000.0, default_radiometry=[{"dtypes": ["int16"], "scale": 1.0}])
+    maps = []
+    for name, scales in (("bare", None), ("tagged", (1e-4,))):
+        path = write_scene(tmp_path / f"{name}.tif", numbers, scales=scales)
+        sink, _ = segment(path, tmp_path / name, network=bright(2000), model=model, outputs=("classes",))
+        maps.append(read(sink.artifacts["classes.tif"]))
+    np.testing.assert_array_equal(*maps)
+    np.testing.assert_array_equal(maps[0] == 1, numbers > 2000)
+
+
 def test_numbers_that_nobody_explains_are_refused() -> None:
     with pytest.raises(InvalidInput, match="radiometry of the scene's uint8 numbers is unknown"):
         resolve(None, dtype="uint8")

@@ -80,7 +80,7 @@ def test_masked_pixels_have_no_data_and_all_others_are_unchanged(tmp_path: Path)
     assert result.data["nodata_pixels"] == hidden.sum()
     [masked] = result.data["masked"]
     assert (masked["kind"], masked["pixels"]) == ("scl", hidden.sum())
-    names = list(MASK_KINDS["scl"].values)
+    names = list(MASK_KINDS["scl"].classes)
     counted = {entry["name"]: entry["pixels"] for entry in masked["classes"]}
     assert counted == {names[value]: (values == value).sum() for value, is_hidden in SCL.items() if is_hidden}
     assert result.data["scene"]["etags"][-1] == "etag of scl.tif"
@@ -159,7 +159,7 @@ def test_a_stac_items_mask_is_found_by_its_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(classes(sink) == 255, values[0] == 9)
     assert fetched == list(files)
     del document["assets"]["scl"]
-    with pytest.raises(InvalidInput, match="no asset fmask or scl; it has grey"):
+    with pytest.raises(InvalidInput, match="no asset scl or fmask or qa_pixel; it has grey"):
         processor.pre_process(request, Web())
 
 
@@ -312,7 +312,7 @@ def test_a_mask_with_a_value_that_its_kind_lacks_is_refused_at_its_place(tmp_pat
     wrong = masked(tmp_path, blocks([100, 109], 60, 70))
     error = refusal(tmp_path, **wrong)
     assert error.detail == (
-        "The mask has the value 109, but scl has only 0 to 11. Give the mask's `kind`: scl or fmask."
+        "The mask has the value 109, but scl has only 0 to 11. Give the mask's `kind`: scl or fmask or qa_pixel."
     )
     assert [issue.pointer for issue in error.errors] == ["/input/mask"]
     error = refusal(tmp_path, mosaic={"scenes": [wrong]})

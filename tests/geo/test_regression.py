@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from penstock.errors import ConfigError, ProcessorFailed
-from penstock.models import Limits, Model
+from penstock.models import Limits, Model, read_catalogue
 from penstock.processors.base import Output, Prompt, Result
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression
@@ -22,6 +22,7 @@ from penstock.processors.testing import check_processor, check_request_module
 from tests.support.geo.scenes import Files, Folder, make_model, pattern, read, write_scene
 
 ROOT = Path(__file__).parents[2]
+ROUND3 = ROOT.parent / "shared/data/round3"
 TIME = "2020-01-27T10:00:00Z"
 Network = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 TWO = ({"name": "depth", "unit": "m", "description": "Depth of the water"}, {"name": "heat"})
@@ -160,3 +161,19 @@ def test_a_halo_must_be_said() -> None:
     options = {name: value for name, value in model.options.items() if name not in ("halo_px", "stride_px")}
     with pytest.raises(ConfigError, match='overlap = "halo" requires halo_px'):
         RasterRegression(model.model_copy(update={"options": options}))
+
+
+@pytest.mark.skipif(not ROUND3.is_dir(), reason="needs the shared data beside the checkout, ../shared/data/round3")
+def test_a_published_record_of_reflectance_x_10000_reads_a_scene_with_a_scale_tag(tmp_path: Path) -> None:
+    model = read_catalogue(ROUND3 / "reflectance_10000.toml")["prx"]
+    numbers = read(ROUND3 / "hls_scale_tag.tif")
+    sink, result = estimate(ROUND3 / "hls_scale_tag.tif", tmp_path / "out", model, network=lambda pixels: pixels)
+    right, _ = estimate(ROUND3 / "right.tif", tmp_path / "right", model, network=lambda pixels: pixels)
+    means = np.array([band["mean"] for band in model.options["bands"]])[:, None, None]
+    values, expected = read(sink.artifacts["values.tif"]), read(right.artifacts["values.tif"])
+    np.testing.assert_allclose(values * 1000 + means, numbers, atol=1e-2)
+    known = (read(ROUND3 / "right.tif") > 0).all(axis=0)
+    np.testing.assert_array_equal(values[:, known], expected[:, known])
+    assert result.data is not None
+    assert result.data["radiometry"]["scale"] == 1
+    assert result.data["radiometry"]["source"] == "file"

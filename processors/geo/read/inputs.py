@@ -160,13 +160,15 @@ def read_inputs(
     *,
     dates: int = 1,
     defaults: Sequence[DefaultRadiometry] = (),
+    reflectance: float | None = None,
     limits: Limits | None = None,
 ) -> Inputs:
     """Return the opened files of the request, their bands and radiometry.
 
-    `dates` is the number of dates that the model needs. Raises an `InputError` for files that cannot be read, are too
-    large, lack bands, have incompatible grids or unknown radiometry, and for dates that are too few, too many or not in
-    the order of time. With several files the error names the file.
+    `dates` is the number of dates that the model needs, `reflectance` its number for reflectance 1. Raises an
+    `InputError` for files that cannot be read, are too large, lack bands, have incompatible grids or unknown
+    radiometry, and for dates that are too few, too many or not in the order of time. With several files the error
+    names the file.
     """
     requested = request.acquisitions()
     _check_dates(len(requested), dates)
@@ -175,7 +177,7 @@ def read_inputs(
     opener = SceneOpener(request, media, needed, (limits or Limits()) if request.area is None else Limits())
     opened_dates = _open_dates(opener, acquisitions, dates, _mask_places(request, acquisitions))
     chosen = [
-        [_choose(scene, request, needed, defaults, acquisition) for scene in scenes]
+        [_choose(scene, request, needed, defaults, acquisition, reflectance or 1.0) for scene in scenes]
         for acquisition, scenes in zip(acquisitions, opened_dates, strict=True)
     ]
     scenes = _on_one_grid(acquisitions, chosen)
@@ -197,6 +199,7 @@ def read_inputs(
             *check_order(times),
             *_time_notes(times, opened_dates),
             *_file_notes(opened_dates),
+            *(note for each in chosen for one in each for note in one.item_notes),
             *(() if request.area is None else area_notes(request.area, scenes[0].scene)),
         ),
         area=area,
@@ -275,9 +278,11 @@ def _choose(
     needed: Sequence[Band],
     defaults: Sequence[DefaultRadiometry],
     acquisition: Acquisition,
+    unit: float,
 ) -> ChosenScene:
-    bands, radiometry, notes = opened.bands(request, needed, defaults, acquisition.radiometry)
-    return ChosenScene(opened.label or "The scene", bands, radiometry, opened.mask, notes)
+    bands, radiometry, notes = opened.bands(request, needed, defaults, acquisition.radiometry, unit)
+    item_notes = tuple(opened.item_notes(bands, radiometry))
+    return ChosenScene(opened.label or "The scene", bands, radiometry, opened.mask, notes, item_notes)
 
 
 def _acquired(acquisition: Acquisition, scenes: Sequence[OpenedScene]) -> AcquisitionTime:

@@ -6,14 +6,14 @@ A mask does not change the network's input. It hides pixels of the results, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvalidInput, Issue
-from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKind
+from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskClass, MaskKind
 from penstock.processors.geo.read.grids import Factor, nesting
 from penstock.processors.geo.read.opened_scene import InputFile, OpenedMask, naming
 from penstock.processors.geo.read.placement import whole
@@ -26,8 +26,6 @@ from penstock.processors.geo.tiling.plan import Box
 _CHUNK_ROWS: Final = 256
 
 _SAME: Final = Factor(1, 1)
-#: Values of uint8.
-_VALUES: Final = 256
 #: Share of the observed pixels that a mask hides at most without a note.
 _MOST_HIDDEN: Final = 0.95
 
@@ -40,41 +38,51 @@ class SceneMask:
 
     file: InputFile
     kind_name: str
+    #: The classes of the mask.
+    kind: MaskKind
     #: Names of the masked classes, in the order of the kind.
     hidden: tuple[str, ...]
     #: Scene pixels per pixel of the mask.
     factor: Factor
     #: JSON pointer to the mask in the request.
     place: str = "/input/mask"
+    #: Probability in percent above which a pixel is cloud, for such a mask.
+    threshold: float | None = None
 
     @property
-    def kind(self) -> MaskKind:
-        """The classes of the mask."""
-        return MASK_KINDS[self.kind_name]  # type: ignore[index]
+    def size(self) -> int:
+        """Number of values that the file's pixels can have: 256 for uint8, 65536 for uint16."""
+        return int(np.iinfo(self.file.scene.dtype).max) + 1
+
+    def of(self, *names: str) -> Flags:
+        """Return bool (size): True for the values that have one of the classes."""
+        every, found = np.arange(self.size), np.zeros(self.size, bool)
+        for one in (self.kind.classes[name] for name in names):
+            bits = every >> one.offset & ((1 << one.length) - 1)
+            found |= np.isin(bits, one.values) & ~np.isin(every, one.never)
+        return found
 
     @property
     def table(self) -> Flags:
-        """Return bool (256): True for the values that are masked."""
-        table = np.zeros(256, bool)
-        for name in self.hidden:
-            table[list(self.kind.values[name])] = True
-        return table
+        """Return bool (size): True for the values that are masked."""
+        return self.of(*self.hidden)
 
-    def checked(self, values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def checked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the values, with the kind's "no data" where the file has a nodata number that the kind does not know.
 
         Raises `InvalidInput` for any other value that the kind does not have: the mask is of another kind.
         """
-        known = [value for some in self.kind.values.values() for value in some]
-        nodata = self.file.scene.nodata[0]
-        if nodata is not None and nodata not in known:
-            values = np.where(values == nodata, np.uint8(self.kind.values[self.kind.empty[0]][0]), values)
-        if len(set(known)) < _VALUES and values.size and (values > max(known)).any():
+        nodata, kind = self.file.scene.nodata[0], self.kind
+        unknown = nodata is not None and 0 <= nodata < self.size and not self.of(*kind.classes)[int(nodata)]
+        seen = values[values != nodata] if nodata is not None else values
+        if seen.size and (seen > kind.highest).any():
             raise _wrong(
-                f"{self.file.label} has the value {values.max()}, but {self.kind_name} has only {min(known)} to "
-                f"{max(known)}. Give the mask's `kind`: {' or '.join(MASK_KINDS)}.",
+                f"{self.file.label} has the value {seen.max()}, but {self.kind_name} has only 0 to {kind.highest}. "
+                f"Give the mask's `kind`: {' or '.join(MASK_KINDS)}.",
                 self.place,
             )
+        if unknown and kind.empty:
+            return np.where(values == nodata, values.dtype.type(self.of(kind.empty[0]).argmax()), values)
         return values
 
     def in_the_file(self, box: Box) -> Box:
@@ -84,7 +92,8 @@ class SceneMask:
 
     def to_json(self) -> dict[str, Any]:
         """Return the mask as recorded in the statistics."""
-        return {"kind": self.kind_name, "masked": list(self.hidden)}
+        limit = {} if self.threshold is None else {"threshold": self.threshold}
+        return {"kind": self.kind_name, "masked": list(self.hidden), **limit}
 
 
 def fit_mask(opened: OpenedMask, scene: Scene) -> SceneMask:
@@ -92,20 +101,32 @@ def fit_mask(opened: OpenedMask, scene: Scene) -> SceneMask:
 
     Raises `InvalidInput` for a file that is no mask, another grid, finer pixels, and unknown classes.
     """
-    kind, file, place = MASK_KINDS[opened.kind], opened.file, opened.place
-    if file.scene.dtype != "uint8" or len(file.scene.bands) != 1:
+    file, place = opened.file, opened.place
+    kind = _with_nodata(opened.kind, file.scene)
+    if file.scene.dtype not in kind.dtypes or len(file.scene.bands) != 1:
         found = f"{len(file.scene.bands)} of {file.scene.dtype}"
-        raise _wrong(f"{file.label} must be one band of uint8, not {found}.", place)
+        raise _wrong(f"{file.label} must be one band of {' or '.join(kind.dtypes)}, not {found}.", place)
     wanted = opened.request.classes if opened.request.classes is not None else kind.hidden
-    unknown = [name for name in wanted if name not in kind.values]
+    names = ", ".join(kind.classes)
+    if wanted is None:
+        raise _wrong(f"Name the classes that hide the ground in `classes`: the mask has {names}.", place)
+    unknown = [name for name in wanted if name not in kind.classes]
     if unknown:
-        raise _wrong(f"{opened.kind} has no class {unknown[0]!r}; it has {', '.join(kind.values)}.", place)
+        raise _wrong(f"{opened.kind_name} has no class {unknown[0]!r}; it has {names}.", place)
     try:
         factor = nesting(scene, file.scene, label=file.label, target_label="the scene")
     except InvalidInput as error:
         raise _wrong(error.detail, place, "is on another grid") from error
-    hidden = tuple(name for name in kind.values if name in kind.empty or name in wanted)
-    return SceneMask(file, opened.kind, hidden, factor, place)
+    hidden = tuple(name for name in kind.classes if name in kind.empty or name in wanted)
+    return SceneMask(file, opened.kind_name, kind, hidden, factor, place, opened.request.threshold)
+
+
+def _with_nodata(kind: MaskKind, scene: Scene) -> MaskKind:
+    """Return a kind that has the file's nodata number as a class, if it has no class without an observation."""
+    nodata = scene.nodata[0]
+    if kind.empty or nodata is None or not 0 <= nodata <= kind.highest or nodata != int(nodata):
+        return kind
+    return replace(kind, classes={**kind.classes, "no data": MaskClass((int(nodata),))}, empty=("no data",))
 
 
 def fitted(opened: OpenedMask | None, scene: Scene) -> SceneMask | None:
@@ -137,7 +158,7 @@ class MaskRows:
         self.dtype, self.chunk_rows = rows.dtype, _CHUNK_ROWS
 
     def read(self, box: Box) -> Iterator[Chunk]:
-        """Yield uint8 (1, rows, columns) of the scene; every pixel is valid."""
+        """Yield uint8 or uint16 (1, rows, columns) of the scene; every pixel is valid."""
         factor = self._mask.factor
         for top in range(box.top, box.bottom, _CHUNK_ROWS):
             part = Box(top, box.left, min(box.bottom, top + _CHUNK_ROWS), box.right)
@@ -193,20 +214,20 @@ class ClearPixels:
             clear[at.top : at.bottom, at.left : at.right] |= scene.read(inside)
         return clear
 
-    def count(self, box: Box, among: Flags | None) -> tuple[npt.NDArray[np.int64], int]:
-        """Return how many masked pixels of a box have each value, and the number of all masked pixels.
+    def count(self, box: Box, among: Flags | None, size: int) -> tuple[npt.NDArray[np.int64], int]:
+        """Return how many masked pixels of a box have each value below `size`, and the number of all masked pixels.
 
         Only pixels `among` these are counted; None for all. In a mosaic, a masked pixel has the value of the first
         scene there; a pixel beside all scenes is not masked.
         """
-        left, counts = ~self.read(box), np.zeros(256, np.int64)
+        left, counts = ~self.read(box), np.zeros(size, np.int64)
         if among is not None:
             left &= among
         for scene, inside in self._meeting(box):
             at = inside.within(box)
             values, known = scene.values(inside)
             here = left[at.top : at.bottom, at.left : at.right]
-            counts += np.bincount(values[here & known], minlength=256)
+            counts += np.bincount(values[here & known], minlength=size)
             here &= ~known
         return counts, int(counts.sum())
 

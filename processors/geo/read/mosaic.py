@@ -44,6 +44,8 @@ class ChosenScene:
     mask: OpenedMask | None
     #: Notes on the choice of the bands.
     notes: tuple[str, ...] = ()
+    #: Notes on what was assumed from the scene's STAC item.
+    item_notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +162,8 @@ def merge_scenes(chosen: Sequence[ChosenScene], request: MosaicRequest) -> DateS
             _check_place(grids[-1][0])
     if len({one.mask is None for one in chosen}) > 1:
         raise _wrong("Some scenes of the mosaic have a mask, others have none: give all of them a mask, or none.")
-    if len({one.mask.kind for one in chosen if one.mask is not None}) > 1:
+    kinds = [one.mask.kind for one in chosen if one.mask is not None]
+    if any(kind != kinds[0] for kind in kinds):
         raise _wrong("The masks of a mosaic must be of one kind.")
     scenes = [scene for scene, _ in grids]
     labels = [one.label for one in chosen]

@@ -12,12 +12,13 @@ from pathlib import Path
 from penstock.errors import InputError, InvalidInput
 from penstock.models import Limits
 from penstock.processors.base import Media
-from penstock.processors.geo.mask_kinds import MaskKindName
+from penstock.processors.geo.mask_kinds import MaskKind, MaskKindName
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.band_identity import SceneBand
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.bands import bands_in_words, select_bands
 from penstock.processors.geo.read.beside import read_beside, with_beside
+from penstock.processors.geo.read.encodings import request_text
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
     Declaration,
@@ -28,8 +29,10 @@ from penstock.processors.geo.read.radiometry import (
 from penstock.processors.geo.read.raster import Scene, read_scene
 from penstock.processors.geo.read.sensors import Sensor
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
-from penstock.processors.geo.read.stac_assets import choose_assets, choose_mask
-from penstock.processors.geo.read.stac_item import StacItem, file_name, read_stac_item
+from penstock.processors.geo.read.stac_assets import choose_assets, mask_address, metadata_address
+from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
+from penstock.processors.geo.read.stac_item import StacItem, file_name, item_notes, read_stac_item
+from penstock.processors.geo.read.stac_masks import find_mask, mask_kind
 from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
@@ -81,7 +84,8 @@ class OpenedMask:
     """The opened file of a provider's mask."""
 
     file: InputFile
-    kind: MaskKindName
+    kind_name: MaskKindName
+    kind: MaskKind
     request: MaskRequest
     #: JSON pointer to the mask in the request.
     place: str
@@ -105,6 +109,8 @@ class OpenedScene:
     sidecar: Sidecar | None
     item: StacItem | None
     mask: OpenedMask | None
+    #: Notes on what was taken from the STAC item to open the files.
+    notes: tuple[str, ...] = ()
 
     def times(self) -> Iterator[tuple[Source, datetime | None]]:
         """Yield the acquisition time from each source, in the order of precedence."""
@@ -115,13 +121,22 @@ class OpenedScene:
         for file in self.files:
             yield "file", file.scene.acquired
 
+    def item_notes(self, bands: Sequence[InputBand], radiometry: Sequence[BandRadiometry]) -> Iterator[str]:
+        """Yield notes on what was assumed from the STAC item for the used bands, and on its contradictions."""
+        pairs = zip(bands, radiometry, strict=True)
+        used = [] if self.item is None else [_of_item(self.item, band) for band, one in pairs if one.source == "stac"]
+        own = () if self.item is None else item_notes(self.item, used)
+        yield from (self._labelled(note) for note in (*dict.fromkeys(self.notes), *own))
+
+    def _labelled(self, note: str) -> str:
+        return f"{self.label}: {note}" if self.label else note
+
     def time_notes(self) -> Iterator[str]:
         """Yield a note on each time in the STAC item that cannot be read."""
         for name, value in () if self.item is None else self.item.unread.items():
-            label = f"{self.label}: " if self.label else ""
             said = str(value)[:_SHOWN_CHARS]
-            yield (
-                f"{label}The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
+            yield self._labelled(
+                f"The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
                 "2026-01-31T12:00:00Z. It was not used."
             )
 
@@ -131,17 +146,18 @@ class OpenedScene:
         needed: Sequence[Band],
         defaults: Sequence[DefaultRadiometry],
         radiometry: RadiometryRequest | None,
+        unit: float,
     ) -> tuple[tuple[InputBand, ...], tuple[BandRadiometry, ...], tuple[str, ...]]:
         """Return the bands of the scene in the model's order, their radiometry, and notes on their choice.
 
-        `radiometry` is that of the scene's date.
+        `radiometry` is that of the scene's date; `unit` is the model's number for reflectance 1.
         """
         with naming(self.label):
             selection = select_bands(needed, self.present, request.bands, self.sensor)
             pairs = zip(needed, selection.bands, strict=True)
             used = tuple(InputBand(need, band, self.files[band.file], self.date) for need, band in pairs)
             wide = (radiometry, request.radiometry)
-            radiometries = tuple(_radiometry(band, used, self, wide, defaults) for band in used)
+            radiometries = tuple(_radiometry(band, used, self, wide, defaults, unit) for band in used)
         return used, radiometries, selection.notes
 
     @property
@@ -170,20 +186,29 @@ class SceneOpener:
             sidecar = None if single.sidecar is None else read_sidecar(self.media.path(single.sidecar))
             item = _item(single, self.media)
             parts = single.parts() or self._fetch_assets(item, single)
-            files, present = list[InputFile](), list[SceneBand]()
+            if sidecar is None and item is not None and not single.parts():
+                sidecar = self._own_sidecar(item, single, parts)
+            files, present, notes = list[InputFile](), list[SceneBand](), list[str]()
             for at, part in enumerate(parts):
                 name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
                 with naming(name):
-                    file = self._with_beside(part, self._file(part.media, name or label or "The scene"))
+                    file = self._with_beside(part, self._file(part.media, name or label or "The scene", item, notes))
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
             mask = None if single.mask is None else self._mask(single.mask, item, single, label, mask_place)
-        return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask)
+        return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask, tuple(notes))
 
-    def _file(self, reference: str, label: str) -> InputFile:
+    def _file(self, reference: str, label: str, item: StacItem | None, notes: list[str]) -> InputFile:
+        """Open a file; append notes on the georeference that it has from its asset of the STAC item."""
         path, ranges = self.media.path(reference), open_partial(self.media, reference)
-        return InputFile(reference, path, self.media.etag(reference), read_scene(path, self.limits), label, ranges)
+        scene, asset = read_scene(path, self.limits), None if item is None else item.asset_of(reference)
+        if item is not None and asset is not None:
+            grid = asset_grid(asset, item.properties)
+            placed = on_the_grid(scene, grid)
+            notes += grid_notes(scene, placed, grid)
+            scene = placed
+        return InputFile(reference, path, self.media.etag(reference), scene, label, ranges)
 
     def _with_beside(self, part: SceneFile, file: InputFile) -> InputFile:
         """Return a file with the masks and metadata that the request names beside it."""
@@ -203,15 +228,27 @@ class SceneOpener:
             self.media.fetch(address, by_range=self.request.area is not None)
         return tuple(SceneFile(media=address) for address in addresses)
 
+    def _own_sidecar(self, item: StacItem, single: SingleScene, parts: Sequence[SceneFile]) -> Sidecar | None:
+        """Have the product's metadata fetched that the item names, if its assets declare no scale, and read it."""
+        address = metadata_address(item, _base(single), [part.media for part in parts])
+        if address is None:
+            return None
+        self.media.fetch(address)
+        return read_sidecar(self.media.path(address))
+
     def _mask(
         self, mask: MaskRequest, item: StacItem | None, single: SingleScene, label: str, place: str
     ) -> OpenedMask:
         with naming("The mask"):
-            kind, address = mask.kind, mask.media
-            if kind is None or address is None:
-                kind, address = choose_mask(item, _base(single), mask.kind)
+            name, address = mask.kind, mask.media
+            asset = None if item is None or address is None else item.asset_of(address)
+            if name is None or address is None:
+                name, key = find_mask(item, mask)
+                assert item is not None  # noqa: S101  (a mask was found in it)
+                asset, address = item.assets[key], mask_address(item, _base(single), key)
                 self.media.fetch(address, by_range=self.request.area is not None)
-            return OpenedMask(self._file(address, "The mask"), kind, mask, place, label)
+            kind = mask_kind(name, mask, asset)
+            return OpenedMask(self._file(address, "The mask", item, []), name, kind, mask, place, label)
 
 
 def _base(single: SingleScene) -> str | None:
@@ -247,6 +284,7 @@ def _radiometry(
     opened: OpenedScene,
     wide: Sequence[RadiometryRequest | None],
     defaults: Sequence[DefaultRadiometry],
+    unit: float,
 ) -> BandRadiometry:
     """Return the radiometry of one band. The file's tags are read for all used bands of the file together."""
     part = opened.parts[band.band.file]
@@ -255,18 +293,19 @@ def _radiometry(
     if opened.sidecar is not None:
         found.append(("sidecar", opened.sidecar.of((*band.band.names, band.need.name, *band.need.synonyms))))
     if opened.item is not None:
-        found.append(("stac", _of_item(opened.item, band)))
+        found.append(("stac", _of_item(opened.item, band, unit)))
     of_file, scene = [one for one in used if one.file is band.file], band.file.scene
     found.append(("file", scene.declared([one.band for one in of_file])[of_file.index(band)]))
     trusted = any(one is not None and one.trust for one in requests)
-    return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask), trusted=trusted)
+    return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit), trusted=trusted)
 
 
-def _of_item(item: StacItem, band: InputBand) -> Declaration:
-    asset = item.of_file(band.file.reference)
-    if not asset:
-        return item.of_band(band.band.names, (band.need.name, *band.need.synonyms))
-    return asset[band.band.index - 1].declared if band.band.index <= len(asset) else Declaration()
+def _of_item(item: StacItem, band: InputBand, unit: float = 1.0) -> Declaration:
+    example = request_text(1e-4 * unit, 0)
+    declared = item.declared(band.file.reference, band.band.index, example)
+    if declared is not None:
+        return declared
+    return item.of_band(band.band.names, (band.need.name, *band.need.synonyms), example)
 
 
 @contextmanager

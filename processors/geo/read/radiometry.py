@@ -23,12 +23,8 @@ PICTURE: Final = (
     "Reflectance cannot be computed from a picture that was stretched for display. Give the original bands: in QGIS, "
     "export the layer as `Raw data` instead of `Rendered image`; with gdal_translate, leave out -scale and -ot Byte."
 )
-#: Advice for scenes of 8-bit numbers.
-EIGHT_BIT: Final = (
-    f"8-bit files are usually pictures. {PICTURE} For Landsat 4 to 7 level 1, give the product's *_MTL.json as "
-    f"`sidecar`. Only if the numbers are percent of reflectance, give {request_text(0.01, 0)}; only if they are "
-    f"reflectance x 255, give {request_text(1 / 255, 0)}."
-)
+#: Sources that declare physical values, which for optical scenes are reflectance.
+_PHYSICAL: Final = frozenset[Source]({"sidecar", "stac", "file"})
 
 _WHOSE = {"file": "scene's own tag of", "stac": "STAC item's", "sidecar": "sidecar's"}
 _UNDECLARED: tuple[Source, None] = ("none", None)
@@ -97,6 +93,15 @@ class Radiometry:
         }
 
 
+def eight_bit_advice(unit: float) -> str:
+    """Return the advice for scenes of 8-bit numbers, for a model that has the number `unit` for reflectance 1."""
+    return (
+        f"8-bit files are usually pictures. {PICTURE} For Landsat 4 to 7 level 1, give the product's *_MTL.json as "
+        f"`sidecar`. Only if the numbers are percent of reflectance, give {request_text(0.01 * unit, 0)}; only if "
+        f"they are reflectance x 255, give {request_text(unit / 255, 0)}."
+    )
+
+
 def from_request(request: RadiometryRequest) -> Declaration:
     """Return the request's declaration, which applies to every band."""
     return Declaration(request.scale, request.offset or 0.0, request.nodata)
@@ -117,16 +122,19 @@ def resolve_radiometry(
     defaults: Sequence[DefaultRadiometry],
     *,
     mask: MaskName | None = None,
+    unit: float = 1.0,
 ) -> BandRadiometry:
     """Return the radiometry of a band: the first declaration wins, the model's default for the data type is last.
 
     Scaling (scale with offset) and nodata are resolved separately. The default nodata is not used for a band with a
-    `mask`. Raises `InvalidInput` if the scaling is undeclared or not usable.
+    `mask`. Metadata and tags declare reflectance, of which the model has the number `unit` for 1: their scale and
+    offset are multiplied by it. The request and the model's default are in the model's unit already. Raises
+    `InvalidInput` if the scaling is undeclared or not usable.
     """
     default = next((d for d in defaults if dtype in d.dtypes), None)
     model = Declaration(default.scale, default.offset, None if mask else default.nodata) if default else Declaration()
     candidates: list[tuple[Source, Declaration]] = [*declarations, ("model default", model)]
-    source, scale, offset = _scaling(candidates, dtype)
+    source, scale, offset = _scaling(candidates, dtype, unit)
     with_nodata = ((who, each.nodata) for who, each in candidates if each.nodata is not None)
     nodata_source, nodata = next(with_nodata, _UNDECLARED)
     return BandRadiometry(scale, offset, nodata, source, nodata_source, _masks(nodata, mask, dtype))
@@ -138,29 +146,37 @@ def _masks(nodata: float | None, mask: MaskName | None, dtype: str) -> str:
     return ", ".join(filter(None, (number, mask, "not finite" if dtype.startswith("float") else None))) or "none"
 
 
-def _scaling(declarations: Sequence[tuple[Source, Declaration]], dtype: str) -> tuple[Source, float, float]:
+def _scaling(
+    declarations: Sequence[tuple[Source, Declaration]], dtype: str, unit: float
+) -> tuple[Source, float, float]:
     for source, declared in declarations:
         if declared.scale is not None:
-            _check(source, declared.scale, declared.offset, dtype)
-            return source, declared.scale, declared.offset
-    advice = EIGHT_BIT if dtype in ("uint8", "int8") else f"Give {request_text(1e-4, 0)} for reflectance x 10000."
+            _check(source, declared.scale, declared.offset, dtype, unit)
+            factor = unit if source in _PHYSICAL else 1.0
+            return source, declared.scale * factor, declared.offset * factor
+    advice = (
+        eight_bit_advice(unit)
+        if dtype in ("uint8", "int8")
+        else f"Give {request_text(unit, 0)} for reflectance from 0 to 1, {request_text(1e-4 * unit, 0)} for "
+        "reflectance x 10000."
+    )
     raise InvalidInput(
         f"The radiometry of the scene's {dtype} numbers is unknown: the file has no scale tags and the model "
         f"has no default for this type. {advice}"
     )
 
 
-def _check(source: Source, scale: float, offset: float, dtype: str) -> None:
+def _check(source: Source, scale: float, offset: float, dtype: str, unit: float) -> None:
     for name, value in (("scale", scale), ("offset", offset)):
         if not math.isfinite(value) or (name == "scale" and value == 0):
             raise InvalidInput(
                 f"The {_WHOSE.get(source, source)} {name} is {value:g}, which is not usable. Override it with "
-                '`radiometry` in the request, e.g. {"scale": 0.0001, "offset": 0}.'
+                f"`radiometry` in the request, e.g. {request_text(1e-4 * unit, 0)}."
             )
     if source == "sidecar" and dtype.startswith("float"):
         raise InvalidInput(
             f"The sidecar declares the scaling of integers, but the scene is {dtype} and was already scaled. Remove "
-            'the sidecar, or give `radiometry`, e.g. {"scale": 1} for reflectance.'
+            f"the sidecar, or give `radiometry`, e.g. {request_text(unit, 0)} for reflectance."
         )
 
 

@@ -13,7 +13,7 @@ from penstock.processors.geo.read.encodings import decimal, level_1_sun
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.number_sample import Numbers, sample_numbers
 from penstock.processors.geo.read.plausibility import Training, Verdict, judge
-from penstock.processors.geo.read.radiometry import EIGHT_BIT, PICTURE, Radiometry
+from penstock.processors.geo.read.radiometry import PICTURE, Radiometry, eight_bit_advice
 from penstock.processors.geo.read.row_stream import SceneRows
 from penstock.processors.geo.read.scene_rows import fill_files, open_rows
 from penstock.processors.geo.tiling.plan import Box
@@ -72,7 +72,7 @@ def check_numbers(
     if doubted:
         yield from _sun_notes(used, training)
     if doubted and eight_bit:
-        yield f"The scene has 8-bit numbers. {EIGHT_BIT}"
+        yield f"The scene has 8-bit numbers. {eight_bit_advice(training.unit or 1.0)}"
 
 
 def _refusal(verdict: Verdict, used: Radiometry, training: Training) -> str:

@@ -8,6 +8,7 @@ smallest box of pixels that contains the area.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +19,8 @@ from pyproj import CRS, Transformer
 from pyproj.exceptions import CRSError, ProjError
 
 from penstock.errors import InvalidInput, Issue
-from penstock.processors.geo.area_request import AreaRequest
+from penstock.processors.geo.area_request import AreaRequest, MultiPolygonGeometry, PolygonGeometry
+from penstock.processors.geo.read.control_points import control_points
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.tiling.plan import Box
@@ -81,6 +83,12 @@ class SceneArea:
     def grid(self, scene: Scene) -> Scene:
         """Return the header of a scene that is cut to the area's box."""
         box, transform = self.box, scene.transform
+        if transform is None:
+            points = tuple(
+                type(p)(row=p.row - box.top, col=p.col - box.left, x=p.x, y=p.y, z=p.z, id=p.id, info=p.info)
+                for p in scene.gcps
+            )
+            return replace(scene, height=box.height, width=box.width, gcps=points)
         moved = transform @ rasterio.Affine.translation(box.left, box.top)
         return replace(scene, height=box.height, width=box.width, transform=moved)
 
@@ -94,20 +102,27 @@ class SceneArea:
         return [self.shape.wkb_hex]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """The CRS of a scene, and the way from there to its pixels."""
+
+    crs: CRS
+    #: Columns and rows (n, 2) of positions (n, 2).
+    to_pixels: Callable[[Coordinates], Coordinates]
+    #: The inverse of the scene's transform; None for a scene with control points.
+    affine: Any | None = None
+
+
 def find_area(request: AreaRequest, scene: Scene) -> SceneArea:
     """Return the requested area on the scene's grid.
 
     Raises `InvalidInput` for a scene without a georeference, an unknown CRS, an area that is not valid or empty, and
     an area outside the scene.
     """
-    if scene.transform is None or scene.crs is None:
-        raise _wrong("An area needs a scene with a CRS and a geotransform; the file has none.")
-    crs, shape = _crs(request.crs), _given(request)
-    if request.geometry is not None and crs.is_geographic:
-        _check_edges(shape, _degrees(crs))
-    target, to_pixels = CRS.from_wkt(scene.crs.to_wkt()), ~scene.transform
-    placed = _on_the_grid(shape, crs, target, to_pixels)
-    inside = _inside(placed, target, to_pixels, scene)
+    ground, crs = _ground(scene), _crs(request.crs)
+    shape = _given(request, crs)
+    placed = _on_the_grid(shape, crs, ground)
+    inside = _inside(placed, ground, scene)
     if inside.is_empty:
         raise _wrong(_outside(shape, request.crs, scene), "lies outside the scene")
     box = _pixel_box(inside)
@@ -116,6 +131,23 @@ def find_area(request: AreaRequest, scene: Scene) -> SceneArea:
     if area is None or not _has_pixels(area):
         raise _wrong("The area contains the centre of no pixel: it is smaller than the scene's pixels.")
     return area
+
+
+def _ground(scene: Scene) -> _Ground:
+    """Return the CRS and the pixels of a scene. Raises `InvalidInput` for a scene without a georeference."""
+    if scene.transform is not None and scene.crs is not None:
+        inverse = ~scene.transform
+        return _Ground(CRS.from_wkt(scene.crs.to_wkt()), lambda xy: _affine(inverse, xy), inverse)
+    if scene.transform is None and scene.gcps and scene.gcps_crs is not None:
+        try:
+            points = control_points(scene.gcps, scene.gcps_crs)
+            points.to_pixels(np.array([(point.x, point.y) for point in points.points]))
+        except ProjError as error:
+            raise _wrong(f"An area needs the scene's place: {error}.") from error
+        return _Ground(points.crs, points.to_pixels)
+    raise _wrong(
+        "An area needs a scene with a CRS and a geotransform, or with ground control points; the file has none."
+    )
 
 
 def area_notes(request: AreaRequest, scene: Scene) -> tuple[str, ...]:
@@ -156,15 +188,21 @@ def _wrong(sentence: str, issue: str = "is not usable", place: str = "") -> Inva
     return InvalidInput(sentence, errors=[Issue(_POINTER + place, issue)])
 
 
-def _given(request: AreaRequest) -> Any:
-    """Return the request's area as a shapely geometry in its own CRS."""
+def _given(request: AreaRequest, crs: CRS) -> Any:
+    """Return the request's area as a shapely geometry in its own CRS; features of a collection are united."""
     if request.bbox is not None:
         west, south, east, north = request.bbox
         if west > east:  # across the antimeridian, as in GeoJSON
             return shapely.union(shapely.box(west, south, 180, north), shapely.box(-180, south, east, north))
         return shapely.box(west, south, east, north)
-    geometry = request.geometry
-    assert geometry is not None  # noqa: S101  (the request has one of the two)
+    shapes = [_shape(geometry) for geometry in request.geometries]
+    for shape in shapes if crs.is_geographic else ():
+        _check_edges(shape, _degrees(crs))
+    return shapes[0] if len(shapes) == 1 else shapely.union_all(shapes)
+
+
+def _shape(geometry: PolygonGeometry | MultiPolygonGeometry) -> Any:
+    """Return a GeoJSON geometry as a shapely geometry. Raises `InvalidInput` for one that is not valid or empty."""
     parts = [geometry.coordinates] if geometry.type == "Polygon" else geometry.coordinates
     shape = shapely.multipolygons([_polygon(part) for part in parts])
     if not shape.is_valid:
@@ -206,10 +244,11 @@ def _crs(name: str) -> CRS:
         ) from error
 
 
-def _on_the_grid(shape: Any, crs: CRS, target: CRS, to_pixels: Any) -> Any:
-    """Return the shape in pixels of a scene in the CRS `target`. Edges that bend there get more points."""
-    if crs == target or crs.equals(target, ignore_axis_order=True):
-        return shapely.transform(shape, lambda xy: _affine(to_pixels, xy))
+def _on_the_grid(shape: Any, crs: CRS, ground: _Ground) -> Any:
+    """Return the shape in pixels of a scene. Edges that bend there get more points."""
+    target = ground.crs
+    if ground.affine is not None and (crs == target or crs.equals(target, ignore_axis_order=True)):
+        return shapely.transform(shape, ground.to_pixels)
     try:
         transformer = Transformer.from_crs(crs, target, always_xy=True)
     except ProjError as error:
@@ -219,21 +258,22 @@ def _on_the_grid(shape: Any, crs: CRS, target: CRS, to_pixels: Any) -> Any:
         moved = np.stack(transformer.transform(*xy.T), axis=1)
         if not np.isfinite(moved).all():
             raise _wrong("Parts of the area have no place in the scene's CRS: give an area near the scene.")
-        return _affine(to_pixels, moved)
+        return ground.to_pixels(moved)
 
     placed = shapely.transform(_with_bends(shape, place), place)
     return placed if placed.is_valid else _polygonal(shapely.make_valid(placed))
 
 
-def _inside(placed: Any, target: CRS, to_pixels: Any, scene: Scene) -> Any:
+def _inside(placed: Any, ground: _Ground, scene: Scene) -> Any:
     """Return the part of a placed area inside the scene, with its edges.
 
     A scene in degrees may go on beyond 180°: 170° to 190°.
     """
     placed = shapely.buffer(placed, _ON_EDGE_PX, join_style="mitre")
     whole = shapely.box(0, 0, scene.width, scene.height)
-    turn = 360 / _degrees(target) if target.is_geographic else 0
-    steps = [(k * turn * to_pixels.a, k * turn * to_pixels.d) for k in ((-1, 0, 1) if turn else (0,))]
+    to_pixels = ground.affine
+    turn = 360 / _degrees(ground.crs) if to_pixels is not None and ground.crs.is_geographic else 0
+    steps = [(k * turn * to_pixels.a, k * turn * to_pixels.d) for k in (-1, 0, 1)] if turn and to_pixels else [(0, 0)]
     copies = [shapely.transform(placed, lambda xy, step=step: np.add(xy, step)) for step in steps]
     return _polygonal(shapely.union_all(shapely.intersection(np.array(copies, dtype=object), whole)))
 
@@ -309,7 +349,9 @@ def _outside(shape: Any, crs: str, scene: Scene) -> str:
 
 
 def _scene_bounds(scene: Scene, crs: str) -> tuple[float, float, float, float] | None:
-    """Return a scene's west, south, east and north in a CRS; None where it has no place."""
+    """Return a scene's west, south, east and north in a CRS; None where it has no place, or control points."""
+    if scene.transform is None:
+        return None
     left, bottom, right, top = rasterio.transform.array_bounds(scene.height, scene.width, scene.transform)
     try:
         west, south, east, north = rasterio.warp.transform_bounds(

@@ -347,24 +347,27 @@ def count_masked(inputs: Inputs) -> tuple[list[dict[str, Any]], tuple[str, ...]]
     with open_clear(inputs) as dates:
         for number, clear in dates.items():
             masks = inputs.dates[number - 1].masks
-            counts, total, pixels = _counted(inputs, clear)
+            counts, total, pixels = _counted(inputs, clear, masks[0].size)
             kind = masks[0].kind
-            hidden = [name for name in kind.values if any(name in mask.hidden for mask in masks)]
-            classes = [{"name": name, "pixels": int(counts[list(kind.values[name])].sum())} for name in hidden]
+            hidden = [name for name in kind.classes if any(name in mask.hidden for mask in masks)]
+            classes = [{"name": name, "pixels": int(counts[masks[0].of(name)].sum())} for name in hidden]
             dated = {"date": number} if len(inputs.dates) > 1 else {}
             found.append({**dated, "kind": masks[0].kind_name, "pixels": total, "classes": classes})
-            empty = sum(int(counts[list(kind.values[name])].sum()) for name in kind.empty)
+            empty = int(counts[masks[0].of(*kind.empty)].sum())
             notes += mostly_hidden(masks[0].kind_name, total - empty, pixels - empty)
     return found, tuple(notes)
 
 
-def _counted(inputs: Inputs, clear: ClearPixels) -> tuple[npt.NDArray[np.int64], int, int]:
-    """Return how many masked pixels of the area have each value, how many there are, and the pixels of the area."""
-    counts, total, every, area, box = np.zeros(256, np.int64), 0, 0, inputs.area, inputs.box
+def _counted(inputs: Inputs, clear: ClearPixels, size: int) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Return how many masked pixels of the area have each value, how many there are, and the pixels of the area.
+
+    The mask's values are 0 to `size` - 1.
+    """
+    counts, total, every, area, box = np.zeros(size, np.int64), 0, 0, inputs.area, inputs.box
     for top in range(box.top, box.bottom, _COUNTED_ROWS):
         strip = Box(top, box.left, min(box.bottom, top + _COUNTED_ROWS), box.right)
         among = None if area is None else area.mask(strip)
-        some, pixels = clear.count(strip, among)
+        some, pixels = clear.count(strip, among, size)
         counts, total = counts + some, total + pixels
         every += strip.height * strip.width if among is None else int(among.sum())
     return counts, total, every

@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from penstock.errors import InvalidInput, Issue, MissingBands
-from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.band_identity import SceneBand, identify
 from penstock.processors.geo.read.band_names import canonical, named_sensor
 from penstock.processors.geo.read.bands import find_places, needed_bands
-from penstock.processors.geo.read.stac_item import AssetBand, StacItem
+from penstock.processors.geo.read.stac_bands import AssetBand
+from penstock.processors.geo.read.stac_item import StacItem, file_name, is_data
 from penstock.processors.links import asset_links
 
-#: Roles of assets that are pictures of the scene, and no data.
-_PICTURES = frozenset({"visual", "overview", "thumbnail", "metadata", "browse"})
 _MOST_NAMED = 30
-#: Names of the assets with providers' masks, in the form of `canonical`.
-_MASKS: Final[Mapping[MaskKindName, str]] = {"fmask": "fmask", "scl": "scl"}
 
 
 def choose_assets(
@@ -49,7 +45,7 @@ def choose_assets(
 
 def _matching_assets(item: StacItem, needed: Sequence[Band]) -> list[str]:
     """Return the key of the best asset for each band of the model."""
-    data = {key: bands for key, bands in item.bands.items() if _is_data(item.assets[key])}
+    data = {key: bands for key, bands in item.bands.items() if is_data(item.assets[key])}
     keys = [key for key, bands in data.items() for _ in bands]
     present = [SceneBand(1, None, band.names, file=at) for at, bands in enumerate(data.values()) for band in bands]
     identities = identify(present, named_sensor(item.platforms))
@@ -64,7 +60,7 @@ def _matching_assets(item: StacItem, needed: Sequence[Band]) -> list[str]:
 
 def _named_asset(item: StacItem, name: str) -> str:
     """Return the key of the best asset with a band of a name."""
-    found = [key for key, bands in item.bands.items() if _has(bands, name) and _is_data(item.assets[key])]
+    found = [key for key, bands in item.bands.items() if _has(bands, name) and is_data(item.assets[key])]
     if not found:
         raise _without_band(item, (name,))
     return min(found, key=lambda key: _rank(item, key))
@@ -84,17 +80,14 @@ def _has(bands: Sequence[AssetBand], name: str) -> bool:
     return any(canonical(name) in map(canonical, band.names) for band in bands)
 
 
-def _is_data(asset: Mapping[str, Any]) -> bool:
-    roles = asset.get("roles")
-    return not (isinstance(roles, list) and _PICTURES & {role for role in roles if isinstance(role, str)})
-
-
-def _rank(item: StacItem, key: str) -> tuple[int, float, int]:
+def _rank(item: StacItem, key: str) -> tuple[int, float, int, int]:
     asset = item.assets[key]
     return (
         len(item.bands[key]),
         _pixel_size(key, asset),
         0 if str(asset.get("type", "")).startswith("image/tiff") else 1,
+        # LP DAAC has each file twice: at an https address, and in a store that only its own region reads.
+        int(asset["href"].startswith("s3://")),
     )
 
 
@@ -112,28 +105,26 @@ def _pixel_size(key: str, asset: Mapping[str, Any]) -> float:
     return float(sizes[0]) if sizes else math.inf
 
 
-def choose_mask(item: StacItem | None, base: str | None, kind: MaskKindName | None) -> tuple[MaskKindName, str]:
-    """Return the kind and the address of a STAC item's mask, of the given kind or of the kind that the item has.
+def metadata_address(item: StacItem, base: str | None, chosen: Sequence[str]) -> str | None:
+    """Return the address of an item's own Landsat metadata (`*_MTL.json`), if a chosen asset declares no scale.
 
-    Raises `InvalidInput` without an item, without such an asset, and for an asset without an address.
+    USGS publishes its items without scales, and the metadata as the asset `MTL.json`.
     """
-    if item is None:
-        raise InvalidInput(
-            "A mask needs `media` and `kind`, or the scene's STAC item.",
-            errors=[Issue("/input/mask", "needs media, because the scene has no stac")],
-        )
-    links = asset_links(item.document, base)
-    for name in [kind] if kind else list(_MASKS):
-        for key, bands in item.bands.items():
-            if canonical(key) == _MASKS[name] or _has(bands, _MASKS[name]):
-                if key not in links:
-                    raise _without_address(key)
-                return name, links[key]
-    wanted = kind or " or ".join(_MASKS)
-    raise InvalidInput(
-        f"The STAC item has no asset {wanted}; it has {', '.join(list(item.bands)[:_MOST_NAMED])}.",
-        errors=[Issue("/input/mask", f"is not in the STAC item: it has no asset {wanted}")],
-    )
+    declared = [item.declared(address, 1) for address in chosen]
+    if all(one is not None and one.scale is not None for one in declared):
+        return None
+    for key, address in asset_links(item.document, base).items():
+        if key.lower() == "mtl.json" or file_name(address).lower().endswith("_mtl.json"):
+            return address
+    return None
+
+
+def mask_address(item: StacItem, base: str | None, key: str) -> str:
+    """Return the address of an asset with a mask. Raises `InvalidInput` for an asset without one."""
+    address = asset_links(item.document, base).get(key)
+    if address is None:
+        raise _without_address(key)
+    return address
 
 
 def _without_address(key: str) -> InvalidInput:

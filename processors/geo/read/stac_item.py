@@ -9,17 +9,24 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from penstock.errors import InvalidInput, MediaUnreadable
 from penstock.processors.geo.read.band_names import canonical
-from penstock.processors.geo.read.metadata import parse_json, parse_number, parse_time, read_text
+from penstock.processors.geo.read.metadata import parse_json, parse_time, read_text
 from penstock.processors.geo.read.radiometry import Declaration
+from penstock.processors.geo.read.stac_bands import (
+    OFFSETS_SINCE,
+    AssetBand,
+    asset_bands,
+    declared_at,
+    sentinel2_processing,
+    unclear_bands,
+)
 
 _WHAT = "STAC item"
 
@@ -27,16 +34,9 @@ _WHAT = "STAC item"
 _TIMES = ("datetime", "start_datetime", "end_datetime")
 #: Properties with the name of a platform.
 _PLATFORMS = ("platform", "constellation", "eo:platform")
-#: Earth Search's `sentinel-2-l2a` also gives the offset -0.1 for files that already include it.
-_OFFSET_APPLIED = ("earthsearch:boa_offset_applied", "sentinel:boa_offset_applied")
-
-
-@dataclass(frozen=True, slots=True)
-class AssetBand:
-    """A band of an asset: its names, most specific first, and its declared radiometry."""
-
-    names: tuple[str, ...]
-    declared: Declaration
+#: Roles and keys of assets that are pictures of the scene, and no data.
+_PICTURE_ROLES = frozenset({"visual", "overview", "thumbnail", "metadata", "browse"})
+_PICTURE_KEYS = frozenset({"visual", "overview", "thumbnail", "browse", "preview", "pvi", "tci", "rendered_preview"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class StacItem:
     bands: Mapping[str, tuple[AssetBand, ...]] = field(default_factory=dict)
     #: First and last time of an item without a single time; empty for others.
     interval: tuple[datetime, ...] = ()
+    #: True if the first time is after the last, as the item gives them.
+    backwards: bool = False
     #: Names and values of the properties that should be times with a time zone, and are not.
     unread: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,19 +75,43 @@ class StacItem:
         assets = self.files.get(name := file_name(reference), [])
         if len({tuple(band.declared for band in bands) for bands in assets}) > 1:
             raise InvalidInput(f"The STAC item has several assets named {name} with different radiometry.")
-        return assets[0] if assets else ()
+        return tuple(_merged(same) for same in zip(*assets, strict=False))
 
-    def of_band(self, names: Sequence[str], synonyms: Sequence[str] = ()) -> Declaration:
+    def declared(self, reference: str, index: int, example: str = "`radiometry`") -> Declaration | None:
+        """Return the declaration of a band of an asset's file by its number from 1; None if the file is no asset.
+
+        `example` is a `radiometry` of a request, for errors. Raises `InvalidInput` if the item leaves the radiometry of
+        this band unclear.
+        """
+        bands = self.of_file(reference)
+        return declared_at(bands, index, file_name(reference), example) if bands else None
+
+    def asset_of(self, reference: str) -> Mapping[str, Any] | None:
+        """Return the asset with the file name of a media reference; None if there is none."""
+        name = file_name(reference)
+        return next((asset for asset in self.assets.values() if file_name(asset["href"]) == name), None)
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The item's properties."""
+        found: Mapping[str, Any] = self.document.get("properties", {})
+        return found
+
+    def of_band(self, names: Sequence[str], synonyms: Sequence[str] = (), example: str = "`radiometry`") -> Declaration:
         """Return the declaration of a band by its names, for a file that is not an asset of the item.
 
         Where the item has none of the names, the first of the `synonyms` that it has counts, as in the choice of its
         assets. Raises `InvalidInput` if no asset has the band, or if several have it with different radiometry.
         """
-        every = [band for assets in self.files.values() for bands in assets for band in bands]
+        data = {key: bands for key, bands in self.bands.items() if is_data(self.assets[key])}
+        every = [band for key, bands in data.items() if not is_picture(key) for band in bands]
         declared = set[Declaration]()
         for some in (names, *([synonym] for synonym in synonyms)):
             wanted = set(map(canonical, some))
-            declared = {band.declared for band in every if wanted & set(map(canonical, band.names))}
+            found = [band for band in every if wanted & set(map(canonical, band.names))]
+            if found and all(band.unclear for band in found):
+                raise unclear_bands(found[0], example)
+            declared = {band.declared for band in found if not band.unclear}
             if len(declared) == 1:
                 return declared.pop()
             if declared:
@@ -106,18 +132,54 @@ def read_stac_item(source: Path | Mapping[str, Any]) -> StacItem:
     assets, properties = item.get("assets"), item.get("properties")
     if item.get("type") != "Feature" or not isinstance(assets, dict) or not isinstance(properties, dict):
         raise MediaUnreadable("The document is not a STAC item, i.e. a GeoJSON feature with `properties` and `assets`.")
-    applied = any(properties.get(name) is True for name in _OFFSET_APPLIED)
     files: dict[str, list[tuple[AssetBand, ...]]] = {}
     named = {key: one for key, one in assets.items() if isinstance(one, dict) and isinstance(one.get("href"), str)}
-    bands = {key: tuple(_bands(key, asset, applied=applied)) for key, asset in named.items()}
+    bands = {key: tuple(asset_bands(key, asset, properties)) for key, asset in named.items()}
     for key, asset in named.items():
         files.setdefault(file_name(asset["href"]), []).append(bands[key])
     times = {name: parse_time(properties.get(name)) for name in _TIMES}
     unread = {name: properties[name] for name in _TIMES if times[name] is None and properties.get(name) is not None}
     acquired, *ends = times.values()
     interval = tuple(end for end in ends if end is not None)
-    interval = interval if acquired is None and len(interval) == len(ends) else ()
-    return StacItem(files, acquired, item, named, bands, interval, unread)
+    both = len(interval) == len(ends)
+    backwards = both and interval[0] > interval[-1]
+    interval = interval if acquired is None and both else ()
+    return StacItem(files, acquired, item, named, bands, interval, backwards, unread)
+
+
+def is_data(asset: Mapping[str, Any]) -> bool:
+    """Return False for an asset that is a picture of the scene by its roles."""
+    roles = asset.get("roles")
+    return not (isinstance(roles, list) and _PICTURE_ROLES & {role for role in roles if isinstance(role, str)})
+
+
+def is_picture(key: str) -> bool:
+    """Return True for an asset that is a true-colour picture by its key, such as `visual` or `TCI_10m`."""
+    return key.lower().partition("_")[0] in _PICTURE_KEYS
+
+
+def item_notes(item: StacItem, used: Sequence[Declaration]) -> Iterator[str]:
+    """Yield what was assumed from an item, or is contradictory in it; `used` are the declarations of the used bands."""
+    processing = sentinel2_processing(item.properties, {})
+    every = [band for bands in item.bands.values() for band in bands]
+    assumed = {band.declared for band in every if band.by_baseline} & set(used)
+    baseline = "unknown" if processing.baseline is None else f"{processing.baseline:05.2f}"
+    for declared in sorted(assumed, key=lambda one: one.offset):
+        said = ", and that its numbers include the offset" if processing.applied else ""
+        yield (
+            f"The STAC item gives no scale. Scale {declared.scale:g} and offset {declared.offset:g} were used, because "
+            f"it is of Sentinel-2 and says that its processing baseline is {baseline}{said}."
+        )
+    if processing.baseline is not None and processing.baseline < OFFSETS_SINCE and not processing.applied:
+        offsets = {declared.offset for declared in used if declared.scale is not None and declared.offset != 0}
+        if offsets:
+            yield (
+                f"The STAC item declares the offset {min(offsets):g}, but Sentinel-2's numbers have none in its "
+                f"processing baseline {baseline}. The offset was used; if it is wrong, give `radiometry`."
+            )
+    if item.backwards:
+        start, end = (item.properties[name] for name in _TIMES[1:])
+        yield f"The `start_datetime` of the STAC item, {start}, is after its `end_datetime`, {end}."
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -125,33 +187,9 @@ def read_document(path: Path) -> dict[str, Any]:
     return parse_json(read_text(path, _WHAT), _WHAT)
 
 
-def _bands(key: str, asset: Mapping[str, Any], *, applied: bool) -> Iterator[AssetBand]:
-    lists = [_objects(asset, name) for name in ("bands", "eo:bands", "raster:bands")]
-    each = [
-        {name: value for part in parts for name, value in part.items()} for parts in zip_longest(*lists, fillvalue={})
-    ]
-    for band in each or [{}]:
-        names = [band.get("name"), band.get("eo:common_name"), band.get("common_name")]
-        if len(each) <= 1:
-            names += [asset.get("eo:common_name"), key]
-        texts = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
-        yield AssetBand(texts, _declared(key, {**asset, **band}, applied=applied))
-
-
-def _declared(key: str, fields: Mapping[str, Any], *, applied: bool) -> Declaration:
-    def find(*names: str) -> float | None:
-        value = next((fields[name] for name in names if fields.get(name) is not None), None)
-        return None if value is None else parse_number(value, f"STAC item's {names[-1]} of the asset {key}")
-
-    scale, offset, nodata = find("raster:scale", "scale"), find("raster:offset", "offset"), find("nodata")
-    if scale is None and offset is None:
-        return Declaration(nodata=nodata)
-    return Declaration(1.0 if scale is None else scale, 0.0 if applied or offset is None else offset, nodata)
-
-
-def _objects(asset: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    values = asset.get(name)
-    return [value if isinstance(value, dict) else {} for value in values] if isinstance(values, list) else []
+def _merged(same: Sequence[AssetBand]) -> AssetBand:
+    """Return the band of assets that are one file, with the names of all."""
+    return replace(same[0], names=tuple(dict.fromkeys(name for band in same for name in band.names)))
 
 
 def file_name(address: str) -> str:

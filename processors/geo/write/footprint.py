@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import shapely
-from pyproj import CRS, Transformer
+from pyproj import CRS
 from pyproj.exceptions import ProjError
 
+from penstock.processors.geo.read.control_points import control_points
 from penstock.processors.geo.read.gdal import CPLE_BaseError, RasterioError, rasterio
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.write.lonlat import Coordinates, Geometries, NoLonLat, ToLonLat, in_the_crs
@@ -40,42 +41,16 @@ def _placed(pixels: Geometries, scene: Scene) -> tuple[Geometries, Any]:
     if scene.transform is not None:
         return in_the_crs(pixels, scene.transform), scene.crs
     if scene.gcps and scene.gcps_crs is not None:
-        columns, rows, x, y = np.array([(p.col, p.row, p.x, p.y) for p in scene.gcps], dtype=np.float64).T
-        xy, crs = _flat(np.stack([x, y], axis=1), CRS.from_wkt(scene.gcps_crs.to_wkt()))
-        points = [
-            rasterio.control.GroundControlPoint(row=row, col=column, x=x, y=y)
-            for row, column, (x, y) in zip(rows.tolist(), columns.tolist(), xy.tolist(), strict=True)
-        ]
-        return _transformed(pixels, rasterio.transform.GCPTransformer, points), crs
+        try:
+            ground = control_points(scene.gcps, scene.gcps_crs)
+        except ProjError as error:
+            raise NoLonLat("its control points have no place") from error
+        return _transformed(pixels, rasterio.transform.GCPTransformer, list(ground.points)), ground.crs
     if scene.rpcs is not None:
         height_m = scene.rpcs.height_off
         placed = _transformed(pixels, rasterio.transform.RPCTransformer, scene.rpcs, RPC_HEIGHT=height_m)
         return placed, CRS.from_epsg(4326)
     raise NoLonLat("the scene has no georeference")
-
-
-def _flat(xy: Coordinates, crs: CRS) -> tuple[Coordinates, CRS]:
-    """Return points of a geographic CRS on a map around their middle, where a fit meets no antimeridian and no pole."""
-    if not crs.is_geographic:
-        return xy, crs
-    lon, lat = np.radians(_lonlat(xy, crs)).T
-    east, north, up = np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)
-    x, y, z = float(east.mean()), float(north.mean()), float(up.mean())
-    middle = {"lat_0": float(np.degrees(np.arctan2(z, np.hypot(x, y)))), "lon_0": float(np.degrees(np.arctan2(y, x)))}
-    flat = CRS.from_dict({"proj": "laea", "datum": "WGS84", **middle})
-    return _moved(xy, crs, flat), flat
-
-
-def _lonlat(xy: Coordinates, crs: CRS) -> Coordinates:
-    return _moved(xy, crs, CRS.from_epsg(4326))
-
-
-def _moved(xy: Coordinates, source: CRS, target: CRS) -> Coordinates:
-    try:
-        moved = np.stack(Transformer.from_crs(source, target, always_xy=True).transform(*xy.T), axis=1)
-    except ProjError as error:
-        raise NoLonLat("there is no transformation from the CRS of its control points") from error
-    return _finite(moved)
 
 
 def _transformed(pixels: Geometries, transformer: Any, *given: Any, **options: Any) -> Geometries:

@@ -186,7 +186,7 @@ def verdict(model: Model, scene: RealScene, path: Path, stored: Stored, given: S
     unit = options.reflectance or 1.0
     request = {} if given is None else {"scale": given.scale * unit, "offset": given.offset * unit}
     asked = SegmentationRequest.model_validate({"scene": str(path), **({"radiometry": request} if request else {})})
-    inputs = read_inputs(asked, _Files(), options.bands, defaults=options.default_radiometry)
+    inputs = read_inputs(asked, _Files(), options.bands, defaults=options.default_radiometry, reflectance=unit)
     outcome: Outcome = "accepted"
     try:
         text = " ".join(check_radiometry(inputs, options))

@@ -1,0 +1,173 @@
+"""Grid of a STAC asset by the Projection extension: used where the file has no georeference, and else compared with it.
+
+Fields (Projection extension 1.0 to 2.0): `proj:code` or `proj:epsg`, `proj:wkt2`, `proj:transform` (six or nine
+numbers, row by row) and `proj:shape` (rows, columns), each of the asset, or of the item if the asset has none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from pyproj import CRS, Transformer
+from pyproj.exceptions import ProjError
+
+from penstock.errors import InvalidInput, Issue, MediaUnreadable
+from penstock.processors.geo.read.gdal import CRSError, rasterio
+from penstock.processors.geo.read.raster import Scene
+
+#: Deviation of corners in pixels beyond which the item contradicts its file.
+_TOLERANCE_PX: Final = 1.0
+#: Code of an authority.
+_CODE: Final = re.compile(r"[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}")
+#: Words of WKT that can name files.
+_NAMES_FILES: Final = re.compile(r"EXTENSION|PARAMETERFILE|nadgrids|geoidgrids", re.IGNORECASE)
+_WHOLE_TRANSFORM: Final = (6, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class AssetGrid:
+    """The grid that a STAC item declares for an asset; None for what it does not declare."""
+
+    #: CRS as a rasterio object, and as the item gives it.
+    crs: Any | None = None
+    crs_text: str = ""
+    transform: Any | None = None
+    #: Rows and columns.
+    shape: tuple[int, int] | None = None
+    #: The field that cannot be used, and its value; empty if all can.
+    unusable: str = ""
+
+
+def asset_grid(asset: Mapping[str, Any], properties: Mapping[str, Any]) -> AssetGrid:
+    """Return the grid of an asset; a field that cannot be used is left out, and named in `unusable`."""
+    codes = ("proj:code", "proj:epsg", "proj:wkt2")
+    owner = asset if any(asset.get(name) for name in codes) else properties
+    # A transform belongs to the shape beside it: the item's may be that of assets with other pixels.
+    place = asset if asset.get("proj:transform") is not None else properties
+    own_shape = asset.get("proj:shape", place.get("proj:shape"))
+    try:
+        shape = _numbers(place.get("proj:shape"), "proj:shape", (2,))
+        others = own_shape != place.get("proj:shape")
+        numbers = [] if others else _numbers(place.get("proj:transform"), "proj:transform", _WHOLE_TRANSFORM)
+        crs, text = _crs(owner)
+    except MediaUnreadable as error:
+        return AssetGrid(unusable=error.detail)
+    transform = rasterio.Affine(*numbers[:6]) if numbers else None
+    return AssetGrid(crs, text, transform, (int(shape[0]), int(shape[1])) if shape else None)
+
+
+def on_the_grid(scene: Scene, grid: AssetGrid) -> Scene:
+    """Return the header of a file with the CRS and the transform of its asset where the file has none.
+
+    Raises `InvalidInput` for a grid that contradicts the file, and `MediaUnreadable` for one that is needed and not
+    usable.
+    """
+    same_size = grid.shape in (None, (scene.height, scene.width))
+    if scene.gcps or scene.rpcs is not None:
+        return scene
+    if grid.unusable and (scene.crs is None or scene.transform is None):
+        raise MediaUnreadable(grid.unusable)
+    if grid.crs is not None and scene.crs is not None and scene.transform is not None:
+        _check_crs(scene, grid)
+    if scene.transform is None and grid.transform is not None and not same_size:
+        raise _contradiction(
+            f"`proj:shape` is {list(grid.shape or ())}, but the file has {scene.height} rows and {scene.width} "
+            "columns, and no georeference of its own"
+        )
+    if scene.transform is not None and grid.transform is not None and grid.shape == (scene.height, scene.width):
+        _check_transform(scene, grid)
+    return replace(
+        scene,
+        crs=grid.crs if scene.crs is None else scene.crs,
+        transform=grid.transform if scene.transform is None else scene.transform,
+    )
+
+
+def grid_notes(before: Scene, after: Scene, grid: AssetGrid) -> Iterator[str]:
+    """Yield a note on what was taken from the item."""
+    taken = [
+        f"{name} ({value})"
+        for name, value, old, new in (
+            ("CRS", grid.crs_text, before.crs, after.crs),
+            ("transform", _words(after.transform), before.transform, after.transform),
+        )
+        if old is None and new is not None
+    ]
+    if taken:
+        yield f"The file has no {' and no '.join(taken)} of its own: the STAC item's was used."
+
+
+def _crs(fields: Mapping[str, Any]) -> tuple[Any | None, str]:
+    code, epsg, wkt = (fields.get(name) for name in ("proj:code", "proj:epsg", "proj:wkt2"))
+    text = str(code) if code else f"EPSG:{epsg}" if epsg else ""
+    try:
+        if text:
+            if not _CODE.fullmatch(text):
+                raise _unreadable("proj:code" if code else "proj:epsg", text)
+            return rasterio.crs.CRS.from_string(text), text
+        if isinstance(wkt, str) and wkt:
+            if _NAMES_FILES.search(wkt):
+                raise _unreadable("proj:wkt2", wkt)
+            return rasterio.crs.CRS.from_wkt(wkt), "proj:wkt2"
+    except CRSError as error:
+        raise _unreadable("proj:code" if code else "proj:epsg" if epsg else "proj:wkt2", text or str(wkt)) from error
+    return None, ""
+
+
+def _numbers(value: Any, name: str, counts: tuple[int, ...]) -> list[float]:
+    """Return the numbers of a field; empty for a missing one."""
+    if value is None or value == []:
+        return []
+    numbers = value if isinstance(value, list) else []
+    if len(numbers) not in counts or not all(isinstance(each, int | float) and math.isfinite(each) for each in numbers):
+        raise _unreadable(name, str(value))
+    return [float(each) for each in numbers]
+
+
+def _unreadable(name: str, value: str) -> MediaUnreadable:
+    return MediaUnreadable(f"The STAC item's {name} is {value[:60]!r}, which cannot be used: correct or remove it.")
+
+
+def _check_crs(scene: Any, grid: Any) -> None:
+    """Raise `InvalidInput` if the file's corners have other coordinates in the item's CRS than in the file's."""
+    corners = np.array([scene.transform @ corner for corner in _corners(scene)])
+    try:
+        own, declared = (CRS.from_wkt(crs.to_wkt()) for crs in (scene.crs, grid.crs))
+        moved = np.stack(Transformer.from_crs(own, declared, always_xy=True).transform(*corners.T), axis=1)
+    except ProjError:
+        moved = np.full_like(corners, np.inf)
+    with np.errstate(invalid="ignore"):
+        off_px = np.hypot(*(moved - corners).T).max() / math.sqrt(abs(scene.transform.determinant))
+    if not off_px <= _TOLERANCE_PX:
+        raise _contradiction(f"its CRS is {grid.crs_text}, but the file's is {str(scene.crs)[:60]}")
+
+
+def _check_transform(scene: Any, grid: Any) -> None:
+    """Raise `InvalidInput` if the item has the file's corners elsewhere."""
+    size = math.sqrt(abs(scene.transform.determinant))
+    off_px = max(math.dist(scene.transform @ at, grid.transform @ at) for at in _corners(scene)) / size
+    if not off_px <= _TOLERANCE_PX:
+        raise _contradiction(
+            f"`proj:transform` is {_words(grid.transform)}, but the file's is {_words(scene.transform)}"
+        )
+
+
+def _corners(scene: Scene) -> list[tuple[int, int]]:
+    return [(column, row) for column in (0, scene.width) for row in (0, scene.height)]
+
+
+def _words(transform: Any) -> str:
+    return "" if transform is None else ", ".join(f"{number:.10g}" for number in tuple(transform)[:6])
+
+
+def _contradiction(what: str) -> InvalidInput:
+    return InvalidInput(
+        f"The STAC item contradicts the file: {what}. Give the item of this file, or leave out `stac` and give "
+        "`radiometry`.",
+        errors=[Issue("/input/stac", "contradicts the file")],
+    )
