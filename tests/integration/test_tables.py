@@ -99,7 +99,8 @@ def test_csv_in_parquet_and_csv_out(engine: BatchingEngine, net: Path, tmp_path:
     back = pyarrow.csv.read_csv(io.BytesIO(done.artifacts["predictions.csv"][1])).to_pydict()
     assert back["yield"] == expected
     assert "002" in lines[3], "what the network does not see stays as it is"
-    assert done.result.data == {"rows": 10, "without_prediction": 0, "columns": ["yield"]}
+    head = [{"yield": value} for value in expected]
+    assert done.result.data == {"rows": 10, "without_prediction": 0, "columns": ["yield"], "head": head}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,8 @@ def test_rows_without_a_number(engine: BatchingEngine, net: Path, tmp_path: Path
         run(engine, a_table_model(net), table)
     skipped = run(engine, a_table_model(net, missing="skip"), table)
     assert rows(skipped)["yield"] == [1.5, None, None, 4.5, 5.5]
-    assert skipped.result.data == {"rows": 5, "without_prediction": 2, "columns": ["yield"]}
+    head = [{"yield": value} for value in (1.5, None, None, 4.5, 5.5)]
+    assert skipped.result.data == {"rows": 5, "without_prediction": 2, "columns": ["yield"], "head": head}
     fills = a_table_model(_filling(tmp_path), name="fills", missing="nan")
     assert rows(run(engine, fills, table))["yield"] == [1.0, -1.0, 3.0, 4.0, 5.0]
 
@@ -319,7 +321,8 @@ def test_nan_from_the_network_is_no_prediction(net: Path, tmp_path: Path) -> Non
     prepared = processor.pre_process(request, LocalFiles({"media://t": table}))
     answers = (Output({"values": np.array([np.nan, 1.0], np.float32)}) for _ in prepared.prompts)
     result = processor.post_process(answers, prepared.context, FolderSink(tmp_path))
-    assert result.data == {"rows": 2, "without_prediction": 1, "columns": ["yield"]}
+    head = [{"yield": None}, {"yield": 1.0}]
+    assert result.data == {"rows": 2, "without_prediction": 1, "columns": ["yield"], "head": head}
     assert pyarrow.parquet.read_table(tmp_path / "predictions.parquet")["yield"].to_pylist() == [None, 1.0]
 
 
