@@ -73,7 +73,7 @@ $(BIN)/pytest -m "alone and $(1)" $(2) -n $(JOBS) --dist loadfile --no-loadscope
 exit $$failed
 endef
 
-# Clients of other projects whose dependencies would fill the environment of the tests.
+# Clients and libraries of other projects whose dependencies would fill the environment of the tests.
 CLIENTS := .venv-clients/.ready
 
 $(CLIENTS): constraints.txt infra/clients-env.sh

@@ -21,7 +21,7 @@ def read_config(model: Model, name: str = "config.json") -> Mapping[str, Any]:
     """Return the data of a JSON file of the directory or {}; raise `ModelUnavailable` if the file is broken."""
     path = Path(model.source) / name
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

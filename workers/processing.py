@@ -20,6 +20,7 @@ from penstock.intake.local_media import LocalMedia
 from penstock.json_body import issues
 from penstock.models import CatalogueEntry, Model
 from penstock.processors.base import Divisible, IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
+from penstock.processors.notes import noting
 from penstock.processors.registry import Registry
 from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints, NoCheckpoints
@@ -222,6 +223,7 @@ class ThreadSession:
     processor: IOProcessor[Any, Any]
     prepared: Prepared[Any]
     sink: Sink
+    notes: list[str]
 
     @property
     def count(self) -> int | None:
@@ -265,13 +267,15 @@ class ThreadSession:
 
     @property
     def prompts(self) -> Iterator[Prompt]:
-        """The processor's own iterator."""
-        return self.prepared.prompts
+        """The processor's prompts; what their files are noted for is collected."""
+        return _noted(self.prepared.prompts, self.notes)
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Run the second half here."""
-        result = self.processor.post_process(outputs, self.prepared.context, self.sink)
-        return Processed(checked_result(result.text, result.data), self.sink.files, loaded_software())
+        with noting(self.notes):
+            result = self.processor.post_process(outputs, self.prepared.context, self.sink)
+        found = checked_result(result.text, with_notes(result.data, self.notes))
+        return Processed(found, self.sink.files, loaded_software())
 
 
 class InThread:
@@ -292,9 +296,12 @@ class InThread:
         """Run the first half here; see `Processing.open`. `check` is called once: threads cannot be interrupted."""
         check()
         processor = self._processor(work.model)
-        prepared = first_half(processor, work, Files(work.media, checkpoints.found, work.requests))
+        notes: list[str] = []
+        with noting(notes):
+            prepared = first_half(processor, work, Files(work.media, checkpoints.found, work.requests))
+        sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
         try:
-            yield ThreadSession(processor, prepared, Sink(work.folder, say=say, save=checkpoints.save, show=show))
+            yield ThreadSession(processor, prepared, sink, notes)
         finally:
             close = getattr(prepared.prompts, "close", None)
             if close is not None:
@@ -337,6 +344,28 @@ def parse(processor: IOProcessor[Any, Any], work: Work) -> Any:
     except ValidationError as error:
         found = issues(error.errors(include_url=False, include_context=False), work.input, under="/input")
         raise InvalidInput(f"the input does not fit model {work.model.name}", errors=found) from error
+
+
+def _noted(prompts: Iterator[Prompt], notes: list[str]) -> Iterator[Prompt]:
+    try:
+        while True:
+            with noting(notes):
+                prompt = next(prompts, None)
+            if prompt is None:
+                return
+            yield prompt
+    finally:
+        close = getattr(prompts, "close", None)
+        if close is not None:
+            close()
+
+
+def with_notes(data: Any, notes: Sequence[str]) -> Any:
+    """Return a result's JSON object with further notes; the same object without any."""
+    if not notes or not isinstance(data, Mapping | None):
+        return data
+    own = (data or {}).get("notes")
+    return {**(data or {}), "notes": [*(own if isinstance(own, list) else []), *notes]}
 
 
 def checked_result(text: Any, data: Any) -> Result:

@@ -89,7 +89,7 @@ async def read_batch(
     key: Key,
     response: Response,
     api: Api,
-    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the end of the batch (60 at most).")] = 0,
+    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the end of the batch (55 at most).")] = 0,
 ) -> BatchView:
     """Return a batch; with `wait`, when the batch has ended."""
 

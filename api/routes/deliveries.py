@@ -64,7 +64,7 @@ async def redeliver_dead(api: Api, tenant: Tenant, endpoint: ByEndpoint = None) 
 
 @tenants_router.get("/{delivery_id}", responses=problems(404, 422))
 async def read_delivery(delivery_id: str, api: Api, tenant: Tenant, wait: Wait = 0) -> DeliveryView:
-    """Return a delivery; with `wait`, when it is delivered or has failed (60 s at most)."""
+    """Return a delivery; with `wait`, when it is delivered or has failed (55 s at most)."""
 
     async def read() -> tuple[DeliveryRecord, bool]:
         row = await api.jobs.run(delivery(tenant, delivery_id))

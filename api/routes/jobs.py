@@ -55,8 +55,8 @@ from penstock.storage.redis.usage import job_usage
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-#: Longest wait of a request in seconds.
-MAX_WAIT_S = 60.0
+#: Longest wait of a request in seconds: proxies (nginx, AWS) end a request that is silent for 60 s.
+MAX_WAIT_S = 55.0
 #: Largest `Retry-After` of a job, in seconds.
 MAX_RETRY_AFTER_S = 30
 #: Pages of 1,000 jobs that one list request reads while none of the jobs match.
@@ -83,11 +83,11 @@ _RETRIED: dict[int | str, dict[str, Any]] = {
 Prefer = Annotated[
     str | None,
     Header(
-        description="`wait=n`: wait for the end of the job, at most n seconds (60 at most; fractions are rounded up). "
+        description="`wait=n`: wait for the end of the job, at most n seconds (55 at most; fractions are rounded up). "
         "An invalid preference is ignored (RFC 7240); `Preference-Applied` reports the applied one."
     ),
 ]
-Wait = Annotated[float, Query(ge=0, description="Seconds to wait for the end (60 at most).")]
+Wait = Annotated[float, Query(ge=0, description="Seconds to wait for the end (55 at most).")]
 
 
 @router.post("", status_code=202, openapi_extra=form_body(JobRequest), responses=_SUBMITTING)
@@ -204,7 +204,7 @@ async def delete_job(key: Key, api: Api) -> Response:
 
 
 async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
-    """Return the job when it has ended or after `wait_s` (60 s at most); `NotReady` when the server stops."""
+    """Return the job when it has ended or after `wait_s` (55 s at most); `NotReady` when the server stops."""
     async with api.jobs.changes(key) as changes:
         return await _end_of(api, await api.journal.run(journal.read(key)), changes, wait_s)
 
@@ -212,7 +212,7 @@ async def wait_for_end(api: Services, key: JobKey, wait_s: float) -> Job:
 async def submit_and_wait(
     api: Services, key: JobKey, submitting: Awaitable[Submitted], wait_s: float | None
 ) -> Submitted:
-    """Return a submission, with the job at its end or after `wait_s` (60 s at most); None: do not wait.
+    """Return a submission, with the job at its end or after `wait_s` (55 s at most); None: do not wait.
 
     Raises `NotReady` when the server stops. The job's changes are watched from before the submission.
     """
@@ -232,7 +232,7 @@ async def _end_of(api: Services, job: Job, changes: Watch, wait_s: float) -> Job
 
 
 async def wait_until(api: Services, name: str, wait_s: float, read: Callable[[], Awaitable[tuple[T, bool]]]) -> T:
-    """Return the value of `read` when it is final or after `wait_s` (60 s at most).
+    """Return the value of `read` when it is final or after `wait_s` (55 s at most).
 
     Calls `read` again after each change of the batch or delivery `name`. Raises `NotReady` when the server stops.
     """
@@ -420,7 +420,7 @@ def retry_key(key: JobKey) -> JobKey:
 
 
 def preferred_wait(prefer: str | None) -> int | None:
-    """Return the seconds of `wait=n` in a `Prefer` header, 60 at most; None without a valid one."""
+    """Return the seconds of `wait=n` in a `Prefer` header, 55 at most; None without a valid one."""
     found = _PREFER_WAIT.search(prefer or "")
     return min(ceil(float(found[2])), int(MAX_WAIT_S)) if found else None
 

@@ -45,7 +45,7 @@ def read_chat_template(model: Model) -> ChatTemplate | None:
     config = read_config(model, "tokenizer_config.json")
     path = Path(model.source) / "chat_template.jinja"
     if path.is_file():
-        source: str | None = path.read_text(encoding="utf-8")
+        source: str | None = path.read_text(encoding="utf-8-sig")
     else:  # chat_template.json: where image processors kept the template before transformers 5
         source = _named(read_config(model, "chat_template.json").get("chat_template", config.get("chat_template")))
     if source is None:

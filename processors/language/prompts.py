@@ -59,7 +59,7 @@ def read_prompts(model: Model) -> TextPrompts:
 def _pooled(model: Model) -> bool:
     """Return `include_prompt` of the pooling that `modules.json` names; True without one."""
     try:
-        modules = json.loads((Path(model.source) / "modules.json").read_text(encoding="utf-8"))
+        modules = json.loads((Path(model.source) / "modules.json").read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):  # a missing one is none, and the runner reports a broken one
         return True
     kinds = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []

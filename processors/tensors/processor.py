@@ -123,7 +123,7 @@ def read_options(model: Model) -> TensorOptions:
 
 def _description(path: Path) -> dict[str, Any]:
     try:
-        described = tomllib.loads(path.read_text(encoding="utf-8"))
+        described = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:

@@ -5,7 +5,8 @@ The first bytes of a file choose its decoder, and the declared size is checked b
 
 * EXIF orientation is applied. Only the first frame or page is read.
 * Transparent pixels become white. Palettes, grey and CMYK become RGB.
-* 16 bits per channel become 8 by their full range (65535 is white), not by the range of the image's own values.
+* 16 bits per channel become 8 by their full range (65535 is white), not by the range of the image's own values. An
+  image whose values end at 12 bits is noted as dark in the job's result.
 * A JPEG has at most 100 scans, and data for its declared size.
 * Colour profiles are ignored, as in the training of most networks.
 """
@@ -34,6 +35,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
+from penstock.processors.notes import note
 from penstock.processors.vision.scans import check_scans
 
 ImageArray = npt.NDArray[np.uint8]  #: (height, width, 3), RGB
@@ -68,6 +70,8 @@ _DAMAGED = "The image cannot be decoded: the file is damaged or incomplete."
 _ROWS = 256
 #: Bytes of a file that is read at once.
 _SMALL_BYTES = 1 << 20
+#: The largest value of 12 bits after the conversion of 16 bits to 8.
+_TWELVE_BITS = 16
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
@@ -97,7 +101,7 @@ def measure(source: Path | bytes, limits: Limits) -> tuple[int, int]:
 
 
 def _read(
-    source: Path | bytes, limits: Limits, convert: Callable[[Image.Image], npt.NDArray[np.uint8]]
+    source: Path | bytes, limits: Limits, convert: Callable[[ImageFile.ImageFile], npt.NDArray[np.uint8]]
 ) -> npt.NDArray[np.uint8]:
     with _file(source) as file:
         image, is_whole = _open(file, limits)
@@ -201,7 +205,18 @@ def _too_many(limits: Limits) -> MediaTooLarge:
     return MediaTooLarge(f"The image declares more pixels than are allowed: {limits.max_pixels or MAX_PIXELS}.")
 
 
-def _to_rgb(image: Image.Image) -> ImageArray:
+def _to_rgb(image: ImageFile.ImageFile) -> ImageArray:
+    is_deep = any(";16" in str(tile[3]) for tile in image.tile)
+    pixels = _decoded(image)
+    if is_deep and 0 < pixels.max() <= _TWELVE_BITS:
+        note(
+            "The image has 16 bits per channel and no value above 4,095 of 65,535, so the model sees it as dark: if "
+            "its values have 12 bits, multiply them by 16 before you send it."
+        )
+    return pixels
+
+
+def _decoded(image: Image.Image) -> ImageArray:
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode in ("P", "PA") and image.palette is None:
         image = image.copy()  # the copy has a palette, all black

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -320,7 +321,7 @@ class Line:
 
 
 def lines_of(chunks: Iterable[bytes], *, limit_bytes: int, after: Cursor = Cursor()) -> Iterator[Line]:
-    """Yield the non-blank lines of an object's bytes from `after.offset` on.
+    """Yield the non-blank lines of an object's bytes from `after.offset` on, without byte order marks.
 
     At most one line of `limit_bytes` and one chunk are held in memory.
     """
@@ -342,5 +343,5 @@ def lines_of(chunks: Iterable[bytes], *, limit_bytes: int, after: Cursor = Curso
 def _line(number: int, kept: bytearray, length: int, limit_bytes: int, end: int) -> Iterator[Line]:
     if length > limit_bytes:
         yield Line(number, None, end)
-    elif data := bytes(kept).strip():
+    elif data := bytes(kept).removeprefix(BOM_UTF8).strip():
         yield Line(number, data, end)

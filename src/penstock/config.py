@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    TomlConfigSettingsSource,
 )
 
 from penstock.config_tables import S3, DropRule, StoreAddress, Tenant, TenantLimits
@@ -35,9 +35,7 @@ _NO_LIMITS = TenantLimits()
 class Settings(BaseSettings):
     """All settings of Penstock. Units are in the names."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="PENSTOCK_", env_nested_delimiter="__", frozen=True, extra="forbid", toml_file="penstock.toml"
-    )
+    model_config = SettingsConfigDict(env_prefix="PENSTOCK_", env_nested_delimiter="__", frozen=True, extra="forbid")
 
     #: Folder in which `penstock up` keeps Valkey's files, the local object store and the secret.
     data: Path = Path("penstock-data")
@@ -320,12 +318,18 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, then the environment, then the TOML file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _file_values())
 
 
 def settings_file() -> Path:
     """Return the path of the settings file, which need not exist."""
     return Path(os.environ.get("PENSTOCK_CONFIG") or "penstock.toml")
+
+
+def _file_values() -> dict[str, Any]:
+    """Return the values of the settings file; none where there is no file."""
+    path = settings_file()
+    return tomllib.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import accumulate, islice
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -81,10 +81,10 @@ def is_small_value(value: Any) -> bool:
 
 
 def parse_json(data: bytes) -> Any:
-    """Return strict JSON as Python data; raise `MalformedBody`."""
+    """Return strict JSON as Python data, with or without a byte order mark; raise `MalformedBody`."""
     _check_structure(data)
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
+        value = json.loads(data.decode("utf-8-sig"), parse_constant=_Constant, object_pairs_hook=_object)
         check_json(value)
     except UnicodeDecodeError as error:
         raise MalformedBody("the body is not UTF-8") from error
@@ -247,8 +247,11 @@ def pointer(path: Iterable[str | int]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedBody(f"{name} is not JSON")
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """`NaN`, `Infinity` or `-Infinity` in JSON, which Python reads and the standard does not have."""
+
+    name: str
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -314,6 +317,8 @@ def _complaint(value: object) -> str | None:
             return None if math.isfinite(value) else "is not a number" if math.isnan(value) else "is too large a number"
         case None:
             return None
+        case _Constant(name):
+            return f"is {name}, which JSON does not have: write a number or null"
         case _:
             return f"is a {type(value).__name__}, which JSON does not have: write a text in quotes"
 

@@ -127,6 +127,15 @@ def test_a_job_becomes_a_result_and_files(processing: Processing, work: Work) ->
     assert "".join(said) == "0 1 2 "
 
 
+@pytest.mark.parametrize(
+    "where", [{"pre": "note"}, {"prompt": "note"}, {"prompt": "note", "prompts": 1}, {"post": "note"}]
+)
+def test_a_note_of_any_place_is_in_the_result(processing: Processing, work: Work, where: dict[str, Any]) -> None:
+    for _ in range(2):  # the notes of one job are not those of the next
+        assert run(processing, work, echo, **where).result.data["notes"] == ["The file is odd."]
+    assert "notes" not in run(processing, work, echo).result.data
+
+
 @pytest.mark.parametrize("size", [0, 1, 5, 2 * MIB])
 def test_prompts_hold_what_the_processor_gave_them(processing: Processing, work: Work, size: int) -> None:
     seen: list[Prompt] = []

@@ -15,7 +15,7 @@ from penstock.object_events import read_message
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.storage.sqs import open_queue
 from tests.support.aws_emulators import emulating
-from tests.support.doc_pages import Shell, blocks, digest, end_receiver
+from tests.support.doc_pages import Block, Shell, blocks, digest, end_receiver
 from tests.support.hub import minilm, needs_stories
 from tests.support.polling import wait_for
 from tests.support.stack import free_port
@@ -235,6 +235,20 @@ def test_openai_client(shell: Shell) -> None:
     answers = [json.loads(row) for row in (shell.folder / "answers.jsonl").read_text().splitlines()]
     assert [row["custom_id"] for row in answers] == ["Lily", "Tom", "Max"]
     assert all(row["response"]["body"]["usage"]["completion_tokens"] == 20 for row in answers)
+
+
+@needs_stories
+def test_runpod_client(shell: Shell) -> None:
+    (shell.folder / "penstock.toml").write_text('models = ["models.toml"]')
+    records = next(block.code for block in blocks("serve-a-model.md") if block.title == "models.toml")
+    (shell.folder / "models.toml").write_text(records[records.index("[models.stories]") :])
+    shell.take(Block("bash", "", "penstock up\n"))
+    for block in blocks("runpod-client.md"):
+        shell.take(block)
+
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        (job,) = client.jobs().jobs
+    assert (job.model, job.succeeded, job.input["prompt"]) == ("stories", True, "Once upon a time")
 
 
 def test_pooling(shell: Shell) -> None:

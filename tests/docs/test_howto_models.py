@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -244,6 +245,13 @@ def test_tables(shell: Shell) -> None:
     for block in blocks("tables.md"):
         shell.take(block)
 
+    plots = pq.read_table(shell.folder / "harvest" / "predictions.parquet").to_pylist()
+    assert [plot["harvest"] for plot in plots] == [pytest.approx(10, abs=1e-3), None, pytest.approx(2, abs=1e-3)]
+    assert plots[1]["plot"] == "007"
+    found = json.loads((shell.folder / "harvest.json").read_text())["output"]["json"]
+    assert (found["rows"], found["without_prediction"], found["columns"]) == (3, 1, ["harvest"])
+    crops = (shell.folder / "crops" / "predictions.csv").read_text().splitlines()
+    assert [row.rpartition(",")[2].strip('"') for row in crops] == ["crop", "rice", "oats"]
     lines = (shell.folder / "kinds" / "predictions.csv").read_text().splitlines()
     assert {line.rpartition(",")[2].strip('"') for line in lines[1:]} <= {"meadow", "field", "wood"}
     assert json.loads((shell.folder / "job.json").read_text())["output"]["json"]["rows"] == 2

@@ -132,9 +132,9 @@ async def test_a_followed_wait_ends_in_the_middle_of_a_quiet_stream(service: Ser
         ),
         (
             reply(200, b"<html>", Content_Type="text/html"),
-            "no stream of events .*check the service's address",
+            r"is not Penstock, or stands before it: its answer \(HTTP 200, text/html\)",
         ),
-        (reply(204), "no stream of events"),
+        (reply(204), r"its answer \(HTTP 204\) is none of Penstock's"),
     ],
 )
 async def test_what_is_no_stream_of_events_is_said_at_once_and_not_asked_for_again(answer: bytes, says: str) -> None:

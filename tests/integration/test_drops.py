@@ -136,8 +136,8 @@ def test_a_bad_sidecar_leaves_an_error_marker(
 @pytest.mark.parametrize(
     ("sidecar", "why"),
     [
-        ('{"times": NaN}', "NaN is not JSON"),
-        ('{"times": -Infinity}', "-Infinity is not JSON"),
+        ('{"times": NaN}', "/times is NaN, which JSON does not have"),
+        ('{"times": -Infinity}', "/times is -Infinity, which JSON does not have"),
         ('{"when": ' + "[" * 5000 + "]" * 5000 + "}", "nested more than 64 deep"),
         ('{"when": "\\ud800"}', "holds a character that is not text"),
         ('{"\\udfff": 1}', "has a name with a character that is not text"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -13,11 +14,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
+
 from tests.support.polling import wait_for
 from tests.support.stack import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "howto"
+
+#: Libraries that `infra/clients-env.sh` installs, and its interpreter.
+ELSEWHERE = {"runpod", "skl2onnx", "sklearn"}
+CLIENTS = ROOT / ".venv-clients" / "bin" / "python"
 
 #: ``` with a language, and for a file of the page its name: ```toml title="models.toml". What is `bash` or `python` is
 #: run, an excerpt is `py`.
@@ -59,7 +66,7 @@ class Shell:
         elif block.code == "penstock up\n":
             self._running.enter_context(self._service())
         elif block.language in ("bash", "python"):
-            command = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
+            command = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [_python_of(block), "-c"]
             done = subprocess.run(
                 [*command, block.code], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=240,
                 stdin=subprocess.DEVNULL,
@@ -86,6 +93,23 @@ class Shell:
         said = (self.folder / "up.log").read_text()
         assert process.poll() is None, said
         return "\nready " in said
+
+
+def _python_of(block: Block) -> str:
+    """Return the interpreter of a program: that of the libraries in an environment of their own, where it needs one."""
+    if not ELSEWHERE & imports(block.code):
+        return sys.executable
+    if not CLIENTS.exists():
+        reason = "needs libraries of other projects: make .venv-clients/.ready"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    return str(CLIENTS)
+
+
+def imports(code: str) -> set[str]:
+    """Return the packages that a program imports, by the names of their modules."""
+    found = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom))
+    names = (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name for node in found)
+    return {name.partition(".")[0] for name in names}
 
 
 def end_receiver(folder: Path, name: str = "receiver.pid") -> None:

@@ -29,6 +29,7 @@ from penstock.models import Limits, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.decoding import BASE_S, PIXEL_S, decoding
 from penstock.processors.io_signature import IOSignature
+from penstock.processors.notes import note
 
 LEAK: list[bytearray] = []
 #: A value that a result may not hold.
@@ -97,8 +98,8 @@ class Probe:
         time.sleep(model.options.get("load_s", 0))
         if model.options.get("crash"):
             ctypes.string_at(0)
-        if note := model.options.get("note"):
-            with Path(note).open("a") as file:
+        if noted := model.options.get("note"):
+            with Path(noted).open("a") as file:
                 file.write("x")
         self._work: queue.SimpleQueue[str] | None = None
         if model.options.get("thread"):
@@ -120,18 +121,18 @@ class Probe:
             LEAK.append(bytearray(os.urandom(1) * request.leak_bytes))
         if request.text and request.late and not request.fills:
             media.fill(request.text, [(0, media.path(request.text).stat().st_size)], later=True)
-        note = media.path(request.text).read_text() if request.text and not request.late else ""
+        text = media.path(request.text).read_text() if request.text and not request.late else ""
         files = media.checkpoints("probe/") if request.save else {}
         saved = {int(name.removeprefix("probe/")): float(path.read_text()) for name, path in files.items()}
         context, left = Context(request, saved), request.prompts - len(saved)
         numbers = (number for number in range(request.prompts) if number not in saved)
         late = media.path(request.text) if request.text and request.late else None
         return Prepared(
-            self._prompts(request, note, numbers, late, media), left, 10 * left, context, "probes", len(saved)
+            self._prompts(request, text, numbers, late, media), left, 10 * left, context, "probes", len(saved)
         )
 
     def _prompts(
-        self, request: ProbeRequest, note: str, numbers: Iterator[int], late: Path | None, media: Media
+        self, request: ProbeRequest, text: str, numbers: Iterator[int], late: Path | None, media: Media
     ) -> Iterator[Prompt]:  # fmt: skip
         try:
             for number in numbers:
@@ -142,8 +143,8 @@ class Probe:
                     raise InvalidInput(f"prompt {number} cannot be made")
                 if request.folder:
                     Path(request.folder, f"made-{number}").touch()
-                note = late.read_text() if late else note
-                yield Prompt({"x": np.full(request.size, number, np.float32), "note": note, "number": number}, cost=10)
+                text = late.read_text() if late else text
+                yield Prompt({"x": np.full(request.size, number, np.float32), "note": text, "number": number}, cost=10)
         finally:
             if request.folder:
                 Path(request.folder, "closed").touch()
@@ -190,6 +191,10 @@ def refuse(_: ProbeRequest, __: ArtifactSink | None) -> None:
 
 def refuse_in_own_words(_: ProbeRequest, __: ArtifactSink | None) -> None:
     raise Own("in its own words")
+
+
+def take_a_note(_: ProbeRequest, __: ArtifactSink | None) -> None:
+    note("The file is odd.")
 
 
 def fail(_: ProbeRequest, __: ArtifactSink | None) -> None:
@@ -365,6 +370,7 @@ def save_elsewhere(_: ProbeRequest, sink: ArtifactSink | None) -> None:
 
 
 DEEDS: dict[str, Callable[[ProbeRequest, ArtifactSink | None], object]] = {
+    "note": take_a_note,
     "refuse": refuse,
     "refuse_in_own_words": refuse_in_own_words,
     "fail": fail,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.batches import (
@@ -103,11 +104,19 @@ def test_a_line_becomes_one_job_whoever_asks() -> None:
 def test_lines_do_not_depend_on_how_their_bytes_arrive(rows: list[bytes], size: int, ends: bool) -> None:
     data = b"\n".join(rows) + (b"\n" if ends else b"")
     chunks = [data[i : i + size] for i in range(0, len(data), size)]
+    assume(BOM_UTF8 not in data)
     found = list(lines_of(chunks, limit_bytes=8))
     expected = [(n, row) for n, row in enumerate(data.split(b"\n"), 1) if len(row) > 8 or row.strip()]
     assert [(line.number, line.data) for line in found] == [
         (n, row.strip() if len(row) <= 8 else None) for n, row in expected
     ]
+
+
+def test_byte_order_marks_of_joined_files_belong_to_no_line() -> None:
+    data = BOM_UTF8 + b'{"a": 1}\n' + BOM_UTF8 + b'{"a": 2}\n' + BOM_UTF8 + b"\n{}"
+    found = list(lines_of([data[:2], data[2:]], limit_bytes=100))
+    assert [(line.number, line.data) for line in found] == [(1, b'{"a": 1}'), (2, b'{"a": 2}'), (4, b"{}")]
+    assert found[-1].end == len(data)
 
 
 @given(st.lists(st.sampled_from([b"{}", b"", b"  ", b'{"a":1}', b"x" * 30]), max_size=20), st.integers(0, 19))

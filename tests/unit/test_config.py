@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,12 @@ def test_a_tenants_limits_stand_in_the_file(tmp_path: Path) -> None:
     code = "from penstock.config import load_settings; print(load_settings().max_jobs('acme'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "5\n"
+
+
+def test_a_byte_order_mark_before_the_settings_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "penstock.toml").write_bytes(BOM_UTF8 + b"max_tenant_jobs = 5\n")
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(tmp_path / "penstock.toml"))
+    assert load_settings().max_tenant_jobs == 5
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "a.localhost"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from codecs import BOM_UTF8
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -50,6 +51,28 @@ def test_layout_and_order_do_not_change_the_fingerprint(value: Any) -> None:
 def test_a_body_that_is_no_json_is_told_where() -> None:
     with pytest.raises(MalformedBody, match=r"at line 2, column 6$"):
         parse_json(b'{\n"a": }')
+
+
+@given(VALUES)
+def test_a_byte_order_mark_changes_nothing(value: Any) -> None:
+    assert parse_json(BOM_UTF8 + json.dumps(value).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "name"),
+    [
+        ('{"input": {"times": [1, NaN]}}', "/input/times/1", "NaN"),
+        ('{"a": {"b~c": Infinity}}', "/a/b~0c", "Infinity"),
+        ("[-Infinity]", "/0", "-Infinity"),
+        ("NaN", "", "NaN"),
+    ],
+)
+def test_a_number_that_json_lacks_is_told_where(body: str, place: str, name: str) -> None:
+    with pytest.raises(MalformedBody) as caught:
+        parse_json(body.encode())
+    why = f"is {name}, which JSON does not have: write a number or null"
+    assert caught.value.errors == (Issue(place, why),)
+    assert caught.value.detail == f"{place or 'the body'} {why}"
 
 
 @given(VALUES, VALUES)

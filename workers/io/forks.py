@@ -45,6 +45,8 @@ class ForkOptions:
     #: Processors besides the installed ones, as `name -> module:class`.
     processors: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "info"
+    #: True to log text for people instead of JSON.
+    log_text: bool = False
     #: Bytes of one file that a process writes.
     file_bytes: int = 16 * 2**30
     #: True to use a process for several jobs of one tenant and model; False for a process of its own for each job.
@@ -88,6 +90,7 @@ class ForkServer:
             preload=list(options.preload),
             processors=dict(options.processors),
             log_level=options.log_level,
+            log_text=options.log_text,
             lacking=list(options.lacking),
         )
 

@@ -39,7 +39,8 @@ def main(descriptor: int, log_descriptor: int) -> None:
     faulthandler.enable()  # a crash leaves the Python side of its stack in the log
     worker = Channel(socket.socket(fileno=descriptor), patient=True)
     config = worker.receive().header
-    configure(config["log_level"], stream=os.fdopen(log_descriptor, "w", buffering=1))
+    log_file = os.fdopen(log_descriptor, "w", buffering=1)
+    configure(config["log_level"], stream=log_file, as_text=config["log_text"])
     log_uncaught()
     network = sandbox.leave_network()
     sandbox.give_up_rights()

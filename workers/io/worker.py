@@ -23,11 +23,12 @@ from penstock.models import Model
 from penstock.observation.listening import hear_prints, listening
 from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
 from penstock.processors.decoding import enable
+from penstock.processors.notes import noting
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
-from penstock.workers.processing import Files, checked_result, first_half
+from penstock.workers.processing import Files, checked_result, first_half, with_notes
 from penstock.workers.software import loaded_software
 
 #: Bytes of growth after a job from which unused memory is returned to the system.
@@ -101,15 +102,16 @@ class IOWorker:
 
     def _do(self, message: Message) -> None:
         """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end."""
-        with ExitStack() as afterwards:
+        notes: list[str] = []
+        with ExitStack() as afterwards, noting(notes):
             try:
-                self._run(message, afterwards)
+                self._run(message, afterwards, notes)
             except (Disconnected, JobStopped):
                 return  # if the worker has ended, no further message arrives
             except BaseException as error:
                 self._report(self._channel, error)
 
-    def _run(self, message: Message, afterwards: ExitStack) -> None:
+    def _run(self, message: Message, afterwards: ExitStack, notes: list[str]) -> None:
         processor, work = self._load(), work_from_json(self._model, message.header, message.data)
         _keep_temporary_files_in(work.folder)
         if not self._loaded:
@@ -124,7 +126,7 @@ class IOWorker:
                 media.go_on(self._converse(afterwards))
             self._begin_to_feed(left, afterwards)
         result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
-        result = checked_result(result.text, result.data)
+        result = checked_result(result.text, with_notes(result.data, notes))
         self._channel.send("result", text=result.text, data=result.data, software=loaded_software())
 
     def _announce(self, prepared: Prepared[Any], *, early: bool, fills: bool) -> Iterator[Prompt] | None:

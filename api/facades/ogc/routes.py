@@ -69,7 +69,7 @@ router = APIRouter(prefix="/ogc", tags=["ogc"], dependencies=[Depends(_in_json)]
 _JOB_PARAMETERS = ("limit", "cursor", "status", "processID", "f")
 _PREFER = Header(
     description="`respond-async`: 201 immediately. `wait=n`: wait for the end of the job, at most n seconds, then 201. "
-    "Without a preference, wait for up to 60 s."
+    "Without a preference, wait for up to 55 s."
 )
 _ANY: dict[str, Any] = {"application/json": {}, "multipart/related": {}, "*/*": {}}
 _RESULTS: dict[int | str, dict[str, Any]] = {

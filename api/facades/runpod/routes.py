@@ -40,7 +40,7 @@ async def run(endpoint: str, call: CurrentCall) -> dict[str, Any]:
 async def run_sync(
     endpoint: str, call: CurrentCall, wait: Annotated[int, Query(ge=1000, le=300_000)] = 60_000
 ) -> dict[str, Any]:
-    """Submit a job and return it when it has ended or after `wait` milliseconds (60,000 at most)."""
+    """Submit a job and return it when it has ended or after `wait` milliseconds (55,000 at most)."""
     job = await _submitted(endpoint, call)
     return _answer(call.api, await jobs.wait_for_end(call.api, job.key, wait / 1000))
 

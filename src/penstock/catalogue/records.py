@@ -132,7 +132,7 @@ def _located(path: Path) -> Path:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read the catalogue {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -194,6 +194,24 @@ def fitted(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str
     return made
 
 
+def show_rows(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, omit: Sequence[str], below: str
+) -> None:
+    """Print a table of one line per row, as `fitted` makes it.
+
+    In a terminal, the long texts of the column `below` follow the table, each after the first cell of its row.
+    """
+    at = columns.index(below)
+    if not console.is_terminal:
+        console.print(fitted(console, columns, rows, omit=omit), soft_wrap=False)
+        return
+    short = [[cell for n, cell in enumerate(row) if n != at] for row in (columns, *rows)]
+    console.print(fitted(console, short[0], short[1:], omit=omit), soft_wrap=False)
+    for row in rows:
+        if row[at]:
+            console.print(f"{row[0]}: {row[at]}", soft_wrap=False)
+
+
 def table(*columns: str) -> Table:
     """Return a table without lines; its first column is never wrapped."""
     made = Table(box=None, pad_edge=False, header_style="bold")

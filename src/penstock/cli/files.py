@@ -15,6 +15,7 @@ from penstock.cli.options import (
     OK,
     AsJson,
     JobId,
+    Timeout,
     Url,
     connect,
     interruptible,
@@ -94,9 +95,7 @@ def save(client: Client, job: Job, folder: Path, names: list[str] | None = None)
 
 def wait(
     job_id: JobId,
-    timeout_s: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Longest wait in seconds (exit code 4).")
-    ] = None,
+    timeout_s: Timeout = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,6 @@ from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import typer
 
@@ -32,8 +31,10 @@ from penstock.cli.display import (
     words,
 )
 from penstock.cli.drops import drops
+from penstock.cli.failures import exit_code, problem, sentence, wants_json
 from penstock.cli.files import download, save, upload, wait
 from penstock.cli.keys import keys_app
+from penstock.cli.logs import logs
 from penstock.cli.models import models_app
 from penstock.cli.options import (
     DEFAULT_URL,
@@ -41,13 +42,11 @@ from penstock.cli.options import (
     FOLLOWING_S,
     JOB_FAILED,
     OK,
-    STILL_RUNNING,
-    UNAVAILABLE,
-    USAGE,
     AsJson,
     Commands,
     JobId,
     Params,
+    Timeout,
     Url,
     complete_model,
     connect,
@@ -66,7 +65,6 @@ from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
 from penstock.cli.watch import watch
 from penstock.cli.webhooks import webhooks_app
-from penstock.errors import PenstockError
 from penstock.jobs import Status
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ app.add_typer(deliveries_app, name="deliveries")
 app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(tenants_app, name="tenants")
 app.command("run", epilog=EPILOG)(run)
-for _command in (upload, wait, download, reproduce, watch):
+for _command in (upload, wait, download, logs, reproduce, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
@@ -118,18 +116,18 @@ def penstock(
 
 
 def main() -> None:
-    """Run the command line; every expected error is printed as one sentence."""
+    """Run the command line; every expected error is printed as one sentence, with --json also as a problem document."""
+    as_json = wants_json(sys.argv[1:])
     try:
-        app()
-    except PenstockError as error:
-        _complain(error.detail)
-        sys.exit(USAGE if error.code == "config_error" else UNAVAILABLE)
+        code = app(standalone_mode=not as_json)  # which prints errors of usage by itself
     except Exception as error:
-        code = _client_error_code(error)
+        code = exit_code(error)
         if code is None:
             raise
-        _complain(f"{error}{_hint(error)}")
-        sys.exit(code)
+        err.print(f"penstock: {sentence(error)}")
+        if as_json:
+            print_json(problem(error), indent=None)
+    sys.exit(code)
 
 
 @app.command(epilog=EPILOG)
@@ -144,6 +142,7 @@ def submit(
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and show its progress.")] = False,
+    timeout_s: Timeout = None,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Wait, and save the result here.", file_okay=False)
     ] = None,
@@ -178,11 +177,11 @@ def submit(
                 model, document, files=local, metadata=pairs(metadata or [], "--meta"), webhook=webhook,
                 priority=priority, idempotency_key=key, on_bytes=on_bytes,
             )  # fmt: skip
-        if not wait and folder is None:
+        if not wait and folder is None and timeout_s is None:
             show_job(job, as_json)
             return
         err.print(f"job {job.id}")
-        job = _follow(client, job)
+        job = _follow(client, job, timeout_s)
         if folder is not None and job.succeeded:
             for path in save(client, job, folder):
                 err.print(f"{path}  {path.stat().st_size:,} bytes")
@@ -272,22 +271,6 @@ def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
     out.print(rows)
 
 
-@app.command()
-def logs(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show what the processor and the runner of a job logged or printed."""
-    from penstock.observation.log import plain
-
-    with connect(url) as client:
-        found = client.logs(job_id)
-    if as_json:
-        print_json(dict(found.raw))
-        return
-    for line in found.lines:
-        out.print(f"{clock(line.at)}  attempt {line.attempt}  {line.source:<9}  {line.level:<8}  {plain(line.text)}")
-    if found.cut:
-        err.print(f"{found.cut} lines were left out: a job keeps 1,000 lines and 64 KiB")
-
-
 @app.command("list")
 def list_jobs(
     status_is: Annotated[Status | None, typer.Option("--status", help="Only jobs with this status.")] = None,
@@ -367,13 +350,13 @@ def _input(
     return split_files(document | assign_files(files, schema, taken=document), schema)
 
 
-def _follow(client: Client, job: Job) -> Job:
+def _follow(client: Client, job: Job, timeout_s: float | None) -> Job:
     from penstock.cli.progress import following
     from penstock.client.answers import PenstockAPIError, Unreachable
 
     try:
         with interruptible(_goes_on(job.id)), following(err) as on_event:
-            return client.wait(job.id, on_event=on_event)
+            return client.wait(job.id, timeout_s=timeout_s, on_event=on_event)
     except (PenstockAPIError, Unreachable) as error:  # a restart that requires keys, for example
         if not (isinstance(error, PenstockAPIError) and error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)):
             err.print(f"\n{_goes_on(job.id)}")
@@ -382,28 +365,3 @@ def _follow(client: Client, job: Job) -> Job:
 
 def _goes_on(job_id: str) -> str:
     return f"The job continues. Follow: `penstock events {job_id}`. Cancel: `penstock cancel {job_id}`."
-
-
-def _hint(error: Exception) -> str:
-    """Return what to do about a service that does not answer; empty for another error."""
-    from penstock.client.answers import Unreachable
-
-    if not isinstance(error, Unreachable) or error.address is None:
-        return ""
-    local = urlsplit(error.address).hostname in ("127.0.0.1", "localhost", "::1")
-    address = "give its address with --url or PENSTOCK_URL"
-    return f"; is `penstock up` running? Else {address}" if local else f"; is this its address? Else {address}"
-
-
-def _complain(sentence: str) -> None:
-    err.print(f"penstock: {sentence}")
-
-
-def _client_error_code(error: Exception) -> int | None:
-    from penstock.client.answers import ClientError, Corrupt, PenstockAPIError, StillRunning, Unreachable
-
-    if not isinstance(error, ClientError):
-        return None
-    if isinstance(error, StillRunning):
-        return STILL_RUNNING
-    return UNAVAILABLE if isinstance(error, PenstockAPIError | Unreachable | Corrupt) else USAGE

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli.display import err, out, print_json, table
+from penstock.cli.display import err, out, print_json, show_rows, table
+from penstock.cli.failures import problem
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Owner, Url, connect
 from penstock.cli.promotion import promote
 from penstock.cli.tuning import tune
@@ -62,13 +63,14 @@ def list_models(
     if as_json:
         print_json(found)
         return
-    rows = table("model", "title", "files", "parameters", "problem")
+    rows = []
     for model in found:
         media = media_fields(model["input_schema"])
         others = [name for name in model["input_schema"].get("properties", {}) if name not in media]
         called = ", ".join([model["name"], *model.get("aliases", ())])
-        rows.add_row(called, model["title"], ", ".join(media), ", ".join(others), _trouble(model))
-    out.print(rows)
+        rows.append((called, model["title"], ", ".join(media), ", ".join(others), _trouble(model)))
+    columns = ("model", "title", "files", "parameters", "problem")
+    show_rows(out, columns, rows, omit=("parameters", "files", "title"), below="problem")
 
 
 @models_app.command(epilog=EPILOG)
@@ -101,11 +103,13 @@ def check(
     if as_json:
         print_json([{**asdict(finding), "ok": finding.ok} for finding in findings])
     else:
-        rows = table("model", "", "revision", "source", "result")
-        for found in findings:
-            what = "; ".join(found.problems) or "; ".join(found.notes)
-            rows.add_row(found.model, "ok" if found.ok else "FAIL", found.revision, found.source, what)
-        out.print(rows)
+        rows = [
+            (found.model, "ok" if found.ok else "FAIL", found.revision, found.source,
+             "; ".join(found.problems) or "; ".join(found.notes))
+            for found in findings
+        ]  # fmt: skip
+        columns = ("model", "check", "revision", "source", "result")
+        show_rows(out, columns, rows, omit=("source", "revision"), below="result")
     raise typer.Exit(OK if all(finding.ok for finding in findings) else JOB_FAILED)
 
 
@@ -241,6 +245,8 @@ def publish(
     if problems := [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem is not None]:
         err.print("nothing was published: " + "; ".join(problems))
         err.print("Some processors read files such as a tokenizer: `penstock models fetch NAME` fetches them.")
+        if as_json:
+            print_json(problem(ModelUnavailable("; ".join(problems))), indent=None)
         raise typer.Exit(JOB_FAILED)
     for entry in entries:
         put_published(store, entry, owner=by or operator())
@@ -322,7 +328,7 @@ def _engine(catalogue: list[Path] | None) -> Engine:
     from penstock.local.library import Engine
     from penstock.observation.log import configure
 
-    configure("error")
+    configure("error", as_text=True)
     return Engine(catalogue=catalogue or (), isolated=True)
 
 

@@ -30,7 +30,7 @@ EPILOG = (
     "Environment: PENSTOCK_URL is the address of the service, PENSTOCK_API_KEY the API key if it requires one. "
     "Exit codes: 0 success · 1 the job failed, was canceled or expired, or a check failed · 2 wrong usage or setting · "
     "3 the service did not respond or rejected the request, or the model cannot be used · "
-    "4 `wait --timeout` expired · 130 interrupted (a submitted job continues)."
+    "4 the time of `--timeout` is over · 130 interrupted (a submitted job continues)."
 )
 
 
@@ -58,6 +58,9 @@ Owner = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Name stored with the entry [the user and the machine].")
 ]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Wait so long at most (exit code 4).")
+]
 Params = Annotated[
     list[str] | None,
     typer.Option(

@@ -43,9 +43,9 @@ def assign_files(
     fields = {name: many for name, many in media_fields(schema).items() if name not in taken}
     required = [name for name in fields if name in schema.get("required", ())]
     if ways := _ways(schema):
-        # Files alone use the first of the ways to give the media; the other fields must be named.
+        # Files use the first of the ways to give the media, also beside a named one; the other fields must be named.
         required = [] if taken & {name for way in ways for name in way} else ways[0]
-        fields = {name: many for name, many in fields.items() if name in required}
+        fields = {name: many for name, many in fields.items() if name in ways[0]}
     lists = [name for name, many in fields.items() if many]
     if len(fields) == 1 and lists:
         if not files and lists[0] in required:

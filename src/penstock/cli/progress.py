@@ -1,4 +1,4 @@
-"""Progress on standard error: bars in a terminal, one line per phase elsewhere."""
+"""Progress on standard error: bars in a terminal; elsewhere only what a user should know, such as a retry."""
 
 from __future__ import annotations
 
@@ -61,8 +61,6 @@ def growing(console: Console, what: str, folder: Path, size_of: Callable[[Path],
     """Show the growing size of a folder."""
     with _bars(console, SpinnerColumn(), TextColumn("{task.description}"), _Size(folder, size_of)) as bars:
         bars.add_task(what, total=None)
-        if not console.is_terminal:
-            bars.print(what, highlight=False, markup=False)
         yield
 
 
@@ -71,16 +69,8 @@ def counting(console: Console, total: int) -> Iterator[Callable[[int, str], None
     """Show how many of `total` requests have ended; yields a function for (number, words)."""
     columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"), _Times())
     with _bars(console, *columns) as bars:
-        task, said = bars.add_task("", total=total), ""
-
-        def take(over: int, words: str) -> None:
-            nonlocal said
-            bars.update(task, completed=over, description=words)
-            if words != said and not console.is_terminal:
-                bars.print(words, highlight=False, markup=False)
-            said = words
-
-        yield take
+        task = bars.add_task("", total=total)
+        yield lambda over, words: bars.update(task, completed=over, description=words)
 
 
 def times(elapsed_s: float, left_s: float | None) -> str:
@@ -141,12 +131,19 @@ class _Size(ProgressColumn):
         return Text(f"{(self._size_of(self._folder) - self._before) / 1e6:,.0f} MB")
 
 
+#: Events that need no line of their own: in a terminal, and elsewhere besides.
+_SHOWN_BY_BARS = frozenset({"snapshot", "job.phase", "job.preview"})
+_EXPECTED = frozenset(
+    {"job.queued", "job.started", "job.split_decided", "job.succeeded", "job.failed", "job.canceled", "job.expired"}
+)
+
+
 class _EventBars:
     def __init__(self, console: Console, bars: Progress, task: TaskID) -> None:
-        self._console = console
         self._bars = bars
         self._task = task
         self._said = ""
+        self._silent = _SHOWN_BY_BARS if console.is_terminal else _SHOWN_BY_BARS | _EXPECTED
 
     def take(self, event: Event) -> None:
         """Show an event. A snapshot would show the job's end before its beginning, since the events follow.
@@ -159,15 +156,13 @@ class _EventBars:
             self._show(event.data.get("phase"), event.data.get("done") or 0, event.data.get("total"))
         elif event.type == "snapshot" and event.data.get("model_problem"):
             self._say(waits_because(event.data["model_problem"]))
-        elif event.type not in ("snapshot", "job.phase", "job.preview") and not event.type.startswith("delivery."):
+        elif event.type not in self._silent and not event.type.startswith("delivery."):
             self._say(event.type.removeprefix("job.").replace("_", " "))
 
     def _show(self, phase: str | None, done: int, total: int | None) -> None:
         what = DOING[Phase(phase)] if phase in set(Phase) else "finishing"
         count = f"{done}/{total}" if total else ""
         self._bars.update(self._task, description=what, completed=done, total=total, count=count)
-        if not self._console.is_terminal:
-            self._say(what)
 
     def _say(self, what: str) -> None:
         if what != self._said:

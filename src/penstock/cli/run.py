@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from traceback import format_exception
 from types import TracebackType
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.display import err, out, print_json, show_notes
+from penstock.cli.failures import problem
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
 from penstock.cli.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
 from penstock.client.answer_text import answer_lines
 from penstock.client.answers import Event
 from penstock.cores import cores, physical_cores
-from penstock.errors import InputError, ModelUnavailable, RequestError, ServiceError, with_places
+from penstock.errors import InputError, ModelUnavailable, ProcessorFailed, RequestError, ServiceError, with_places
 from penstock.jobs import Phase, Progress
 from penstock.workers.engine.cpu_passes import keep_to_cores, use_huge_pages
 
@@ -65,8 +67,8 @@ def run(
     from penstock.observation.log import configure
 
     level = "info" if verbose else "error"
-    configure(level)
-    sys.excepthook = _complain_of_processor
+    configure(level, as_text=True)
+    sys.excepthook = partial(_complain_of_processor, as_json)
     try:
         with Engine(catalogue=catalogue or (), isolated=isolated, log_level=level) as engine:
             _, entry = engine.installation.servable(model)
@@ -79,6 +81,8 @@ def run(
         raise typer.Exit(INTERRUPTED) from None
     except RequestError as error:
         err.print(f"penstock: {error.detail}")
+        if as_json:
+            print_json(problem(error), indent=None)
         raise typer.Exit(USAGE) from None
     except (InputError, ServiceError) as error:
         if isinstance(error, ModelUnavailable):
@@ -86,15 +90,21 @@ def run(
         if verbose and error.__cause__ is not None:
             sys.stderr.write("".join(format_exception(error.__cause__)))
         err.print(f"{error.code}: {with_places(error.detail, error.errors)}")
+        if as_json:
+            print_json(problem(error), indent=None)
         raise typer.Exit(JOB_FAILED) from None
 
 
-def _complain_of_processor(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback that begins at the processor, if it contains one."""
+def _complain_of_processor(
+    as_json: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print a traceback that begins at the processor, if it contains one, and with `as_json` a problem document."""
     begun = trace
     while begun is not None and _is_ours(begun.tb_frame.f_globals.get("__name__", "")):
         begun = begun.tb_next
     sys.stderr.write("".join(format_exception(kind, error, begun or trace)))
+    if as_json:
+        print_json(problem(ProcessorFailed(f"{kind.__name__}: {error}")), indent=None)
 
 
 def _is_ours(module: str) -> bool:
@@ -112,7 +122,7 @@ def _input(schema: Mapping[str, Any], arguments: list[str], params: list[str], w
     if not means_texts(arguments, schema, is_file):
         return document | assign_files(arguments, schema, taken=document)
     if arguments == ["-"] or (not arguments and _lacks(schema, document)):
-        return document | assign_texts([sys.stdin.read().removesuffix("\n")], schema)
+        return document | assign_texts([sys.stdin.read().removeprefix("\ufeff").removesuffix("\n")], schema)
     return document | assign_texts(arguments, schema)
 
 
@@ -128,7 +138,8 @@ def read_document(whole: str | None) -> dict[str, Any]:
     if whole is None:
         return {}
     try:
-        text = whole if whole.lstrip().startswith("{") else Path(whole).read_text()
+        given = whole.removeprefix("\ufeff").lstrip()
+        text = given if given.startswith("{") else Path(whole).read_text(encoding="utf-8-sig")
         document = json.loads(text)
     except OSError as error:
         raise UsageProblem(f"--input {whole}: neither a JSON object nor a file: {error.strerror}") from error

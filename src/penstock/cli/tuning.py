@@ -87,7 +87,7 @@ def _record(name: str, catalogue: Sequence[Path] | None) -> tuple[Model, tuple[P
     from penstock.local.installation import Installation, processing_here
     from penstock.observation.log import configure
 
-    configure("error")
+    configure("error", as_text=True)
     settings = load_settings()
     installation = Installation(settings, processing_here(settings, isolated=False), catalogue=catalogue or ())
     record, _ = installation.servable(name)

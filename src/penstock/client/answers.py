@@ -23,11 +23,15 @@ _RETRYABLE = frozenset({429, 502, 503, 504})
 
 
 class ClientError(Exception):
-    """The base of the client's errors."""
+    """The client or its caller made a mistake: the base of the client's errors."""
+
+    code = "client_error"
 
 
 class Unreachable(ClientError):
     """The service does not answer. `address` is its address where no connection succeeded, and else None."""
+
+    code = "unreachable"
 
     def __init__(self, sentence: str, *, address: str | None = None) -> None:
         self.address = address
@@ -37,11 +41,15 @@ class Unreachable(ClientError):
 class Corrupt(ClientError):
     """A download does not match the size or SHA-256 in the job."""
 
+    code = "corrupt"
+
 
 class PenstockAPIError(ClientError):
     """The service rejected a request: `code`, `title`, `detail`, `status`, `errors` (RFC 9457) and `retryable`."""
 
     def __init__(self, problem: Mapping[str, Any], *, status: int, retry_after_s: float | None = None) -> None:
+        #: The problem document as the service sent it.
+        self.problem = problem
         self.status = status
         self.code = str(problem.get("code", f"http_{status}"))
         self.title = str(problem.get("title", f"HTTP {status}"))
@@ -144,6 +152,8 @@ class Job:
 class StillRunning(ClientError, TimeoutError):
     """A job did not end within the timeout and goes on. `job` is its latest state."""
 
+    code = "still_running"
+
     def __init__(self, job: Job, waited_s: float) -> None:
         self.job = job
         why = f": {job.waits_because}" if job.model_problem else ""
@@ -166,7 +176,7 @@ class Line:
 class JobLog:
     """The lines of a job, the oldest first, and the number of those that were left out."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[Line, ...]
     cut: int = 0
     raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
@@ -312,7 +322,7 @@ class DeliveryPage:
 class Page:
     """A page of jobs, the newest first; `next_cursor` is None on the last page."""
 
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[Job, ...]
     next_cursor: str | None = None
 
 
@@ -347,7 +357,7 @@ class Batch:
 class BatchPage:
     """A page of batches, the newest first; `next_cursor` is None on the last page."""
 
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[Batch, ...]
     next_cursor: str | None = None
 
 

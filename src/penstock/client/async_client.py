@@ -116,7 +116,7 @@ class AsyncClient:
         return await self._run(self._do.upload(Path(path), on_bytes))
 
     async def job(self, job_id: str, *, wait_s: float = 0) -> Job:
-        """Return a job, at once or when it has ended, after at most `wait_s` seconds (60 at most)."""
+        """Return a job, at once or when it has ended, after at most `wait_s` seconds (55 at most)."""
         return await self._run(self._do.job(job_id, wait_s))
 
     async def jobs(self, **filters: Unpack[JobFilters]) -> Page:
@@ -221,7 +221,7 @@ class AsyncClient:
         return await self._run(webhooks.of_endpoint(self._do, endpoint_id, limit, cursor))
 
     async def delivery(self, delivery_id: str, *, wait_s: float = 0) -> WebhookDelivery:
-        """Return a delivery, at once or when it is settled, after at most `wait_s` seconds (60 at most)."""
+        """Return a delivery, at once or when it is settled, after at most `wait_s` seconds (55 at most)."""
         return await self._run(webhooks.read_one(self._do, delivery_id, wait_s))
 
     async def dead_deliveries(self, *, endpoint_id: str | None = None, limit: int = 50) -> list[WebhookDelivery]:
@@ -247,7 +247,7 @@ class AsyncClient:
         return await self._run(self._batches.submit(requests, on_bytes, options))
 
     async def batch(self, batch_id: str, *, wait_s: float = 0) -> Batch:
-        """Return a batch, at once or when it has ended, after at most `wait_s` seconds (60 at most)."""
+        """Return a batch, at once or when it has ended, after at most `wait_s` seconds (55 at most)."""
         return await self._run(self._batches.read(batch_id, wait_s))
 
     async def batches(self, *, limit: int | None = None, cursor: str | None = None) -> BatchPage:
@@ -415,7 +415,7 @@ class AsyncClient:
                 return await self._save(request, request.save)
             content = runtime.chunks(request.upload) if request.upload else connection.body(request)
             async with self._http.stream(**connection.stream(request, self._api_key), content=content) as response:
-                return Reply(response.status_code, response.headers, await response.aread())
+                return connection.reply(response, await response.aread())
         except httpx2.TransportError as error:
             raise connection.no_answer(self._http.base_url, error) from error
 
@@ -425,7 +425,7 @@ class AsyncClient:
                 arguments = connection.stream(replace(request, headers=partial.range), self._api_key)
                 async with self._http.stream(**arguments) as response:
                     if response.status_code >= 300:
-                        return Reply(response.status_code, response.headers, await response.aread())
+                        return connection.reply(response, await response.aread())
                     partial.begin(response.status_code)
                     async for chunk in response.aiter_bytes(CHUNK_BYTES):
                         partial.write(chunk)

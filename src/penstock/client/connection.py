@@ -82,11 +82,15 @@ def events(response: httpx2.Response) -> httpx2.EventSource:
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if response.status_code == 200 and kind == "text/event-stream":
         return httpx2.EventSource(response, max_event_size=None)  # the first event is the whole job
-    if response.status_code >= 300 and (
-        error := protocol.refusal(Reply(response.status_code, response.headers, response.content))
-    ):
+    if response.status_code >= 300 and (error := protocol.refusal(reply(response, response.content))):
         raise error
-    raise Unreachable(f"the answer is no stream of events (HTTP {response.status_code}): check the service's address")
+    raise Unreachable(reply(response, b"").foreign)
+
+
+def reply(response: httpx2.Response, body: bytes) -> Reply:
+    """Return a response as the protocol's reply."""
+    address = f"{response.url.scheme}://{response.url.netloc.decode('ascii')}"
+    return Reply(response.status_code, response.headers, body, address)
 
 
 def no_answer(base_url: httpx2.URL, error: httpx2.TransportError) -> Unreachable:

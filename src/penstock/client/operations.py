@@ -71,12 +71,15 @@ class Operations:
 
     def value(self, kind: type[T], method: str, path: str, **options: Any) -> Flow[T]:
         """Send a request and return its answer as a value."""
-        return read(kind, (yield from self.fetch(method, path, **options)))
+        reply = yield from self.exchange(Request(method, path, **options))
+        with reply.of_penstock():
+            return read(kind, reply.document())
 
     def values(self, kind: type[T], name: str, path: str, **options: Any) -> Flow[list[T]]:
         """Return the values in the list `name` of an answer."""
-        answer = yield from self.fetch("GET", path, **options)
-        return [read(kind, each) for each in answer[name]]
+        reply = yield from self.exchange(Request("GET", path, **options))
+        with reply.of_penstock():
+            return [read(kind, each) for each in reply.document()[name]]
 
     def job(self, job_id: str, wait_s: float) -> Flow[Job]:
         query = {"wait": f"{wait_s:g}"} if wait_s else {}
@@ -169,7 +172,9 @@ class Operations:
         return jobs
 
     def job_store(self) -> Flow[str | None]:
-        found = (yield from self.fetch("GET", "/readyz")).get("job_store")
+        reply = yield from self.exchange(Request("GET", "/readyz"))
+        with reply.of_penstock():
+            found = reply.document().get("job_store")
         return None if found is None else str(found)
 
     def upload(self, path: Path, on_bytes: OnBytes | None, key: str | None = None) -> Flow[str]:
@@ -211,7 +216,9 @@ class Operations:
             else:
                 document = with_media(document, name, (yield from self._upload_all(paths, on_bytes, key)))
         request = protocol.submission(model, document, key=key or uuid.uuid4().hex, options=options)
-        return read(Job, (yield from self.exchange(request)).document())
+        reply = yield from self.exchange(request)
+        with reply.of_penstock():
+            return read(Job, reply.document())
 
     def download(
         self, job: Job, folder: Path, on_bytes: OnBytes | None, names: Collection[str] | None

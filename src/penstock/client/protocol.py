@@ -13,7 +13,8 @@ import mimetypes
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -125,13 +126,31 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    #: The server that answered: `http://127.0.0.1:8080`.
+    server: str = ""
 
     def document(self) -> Any:
-        """Return the body's JSON."""
-        try:
+        """Return the body's JSON; raise `Unreachable` for anything else, which is not Penstock's."""
+        with self.of_penstock():
             return json.loads(self.body)
-        except ValueError as error:
-            raise Unreachable(f"the answer is not JSON (HTTP {self.status}): check the service's address") from error
+
+    @contextmanager
+    def of_penstock(self) -> Iterator[None]:
+        """Raise `Unreachable` where the block cannot read the answer as Penstock's."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Unreachable(self.foreign) from error
+
+    @property
+    def foreign(self) -> str:
+        """The sentence about an answer that is not Penstock's: another server's, or a proxy's."""
+        kinds = (self.headers.get("content-type", "").partition(";")[0], self.headers.get("server", ""))
+        what = ", ".join([f"HTTP {self.status}", *(kind[:40] for kind in kinds if kind)])
+        return (
+            f"{self.server or 'the server'} is not Penstock, or stands before it: its answer ({what}) is none of "
+            "Penstock's; check the service's address (PENSTOCK_URL)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +330,8 @@ def refusal(reply: Reply) -> PenstockAPIError | None:
         found = json.loads(reply.body)
     except ValueError:
         found = None
-    problem = found if isinstance(found, dict) else _s3_problem(reply)
+    known = isinstance(found, dict) and isinstance(found.get("code"), str)
+    problem = found if known else _s3_problem(reply) or {"detail": reply.foreign}
     return PenstockAPIError(problem, status=reply.status, retry_after_s=retry_after_s(reply.headers.get("retry-after")))
 
 

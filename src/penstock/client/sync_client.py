@@ -117,7 +117,7 @@ class Client:
         return self._run(self._do.upload(Path(path), on_bytes))
 
     def job(self, job_id: str, *, wait_s: float = 0) -> Job:
-        """Return a job, at once or when it has ended, after at most `wait_s` seconds (60 at most)."""
+        """Return a job, at once or when it has ended, after at most `wait_s` seconds (55 at most)."""
         return self._run(self._do.job(job_id, wait_s))
 
     def jobs(self, **filters: Unpack[JobFilters]) -> Page:
@@ -220,7 +220,7 @@ class Client:
         return self._run(webhooks.of_endpoint(self._do, endpoint_id, limit, cursor))
 
     def delivery(self, delivery_id: str, *, wait_s: float = 0) -> WebhookDelivery:
-        """Return a delivery, at once or when it is settled, after at most `wait_s` seconds (60 at most)."""
+        """Return a delivery, at once or when it is settled, after at most `wait_s` seconds (55 at most)."""
         return self._run(webhooks.read_one(self._do, delivery_id, wait_s))
 
     def dead_deliveries(self, *, endpoint_id: str | None = None, limit: int = 50) -> list[WebhookDelivery]:
@@ -246,7 +246,7 @@ class Client:
         return self._run(self._batches.submit(requests, on_bytes, options))
 
     def batch(self, batch_id: str, *, wait_s: float = 0) -> Batch:
-        """Return a batch, at once or when it has ended, after at most `wait_s` seconds (60 at most)."""
+        """Return a batch, at once or when it has ended, after at most `wait_s` seconds (55 at most)."""
         return self._run(self._batches.read(batch_id, wait_s))
 
     def batches(self, *, limit: int | None = None, cursor: str | None = None) -> BatchPage:
@@ -413,7 +413,7 @@ class Client:
                 return self._save(request, request.save)
             content = runtime.chunks(request.upload) if request.upload else connection.body(request)
             with self._http.stream(**connection.stream(request, self._api_key), content=content) as response:
-                return Reply(response.status_code, response.headers, response.read())
+                return connection.reply(response, response.read())
         except httpx2.TransportError as error:
             raise connection.no_answer(self._http.base_url, error) from error
 
@@ -423,7 +423,7 @@ class Client:
                 arguments = connection.stream(replace(request, headers=partial.range), self._api_key)
                 with self._http.stream(**arguments) as response:
                     if response.status_code >= 300:
-                        return Reply(response.status_code, response.headers, response.read())
+                        return connection.reply(response, response.read())
                     partial.begin(response.status_code)
                     for chunk in response.iter_bytes(CHUNK_BYTES):
                         partial.write(chunk)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Characters of an upload's name, at most.
-MAX_NAME_CHARS = 100
+#: Bytes of an upload's name, at most: file systems allow 255.
+MAX_NAME_BYTES = 100
 #: Beginning of the name of each medium's folder.
 FOLDER_PREFIX = "media-"
 
@@ -50,15 +51,29 @@ class LocalMedia:
 
 
 def safe_name(filename: str) -> str:
-    """Return the file's name as used in upload keys: ASCII letters, digits, `._-`, no folder, at most 100 characters.
+    """Return the file's name as used in upload keys: letters, digits, `._-`, no folder, at most 100 bytes of UTF-8.
 
-    A suffix of up to 16 characters survives the shortening. A name without any allowed character becomes `upload`.
+    Accents of ASCII letters are removed; letters of other scripts stay. A suffix of up to 16 characters survives the
+    shortening. A name without any allowed character becomes `upload`.
     """
-    name = re.split(r"[/\\]", filename)[-1]
-    name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip("._-")
-    if len(name) > MAX_NAME_CHARS:
+    name = "".join(_allowed(re.split(r"[/\\]", filename)[-1]))
+    name = unicodedata.normalize("NFC", re.sub("\0+", "_", name)).lstrip("._-")
+    if len(name.encode()) > MAX_NAME_BYTES:
         stem, dot, suffix = name.rpartition(".")
         tail = dot + suffix if stem and len(suffix) <= 16 else ""
-        name = name[: MAX_NAME_CHARS - len(tail)] + tail
+        start = name.encode()[: MAX_NAME_BYTES - len(tail.encode())]
+        name = start.decode(errors="ignore") + tail
     return name or "upload"
+
+
+def _allowed(name: str) -> Iterator[str]:
+    """Yield the letters and digits of a name with their marks; NUL for other characters of ASCII."""
+    of_letter = False
+    for character in unicodedata.normalize("NFKD", name):
+        kind = unicodedata.category(character)[0]
+        if character.isascii():
+            of_letter = False
+            yield character if character.isalnum() or character in "._-" else "\0"
+        elif kind in "LN" or (kind == "M" and of_letter):
+            of_letter = True
+            yield character

@@ -123,6 +123,7 @@ def processing_here(settings: Settings, *, isolated: bool, log_level: str = "err
         file_bytes=settings.io_file_bytes,
         preload=settings.io_preload,
         log_level=log_level,
+        log_text=True,
         programs=settings.io_programs,
     )
     return IOPool(cores(), options)

@@ -153,7 +153,7 @@ class Engine:
         calls `run`; with `isolated` they work in separate processes, as in a worker, which log from `log_level` on.
         """
         if not structlog.is_configured():
-            configure("warning")  # else structlog writes everything to standard output
+            configure("warning", as_text=True)  # else structlog writes everything to standard output
         settings = settings or load_settings()
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))

@@ -42,7 +42,7 @@ def edited(text: str, name: str, values: Mapping[str, object]) -> str:
 
 def write(path: Path, name: str, values: Mapping[str, object]) -> None:
     """Change a record in its file, at once or not at all."""
-    _replace(path, edited(path.read_text(), name, values))
+    _replace(path, edited(path.read_text(encoding="utf-8-sig"), name, values))
 
 
 def append(path: Path, name: str, record: str) -> None:
@@ -51,7 +51,7 @@ def append(path: Path, name: str, record: str) -> None:
     Raises `ConfigError` for a catalogue that has a record of this name or cannot be read.
     """
     require_absent(path, name)
-    before = path.read_text().rstrip() if path.exists() else ""
+    before = path.read_text(encoding="utf-8-sig").rstrip() if path.exists() else ""
     _replace(path, f"{before}\n\n{record}".lstrip("\n"))
 
 
@@ -63,7 +63,9 @@ def require_absent(path: Path, name: str) -> None:
 
 def _replace(path: Path, text: str) -> None:
     mode = path.stat().st_mode if path.exists() else 0o644
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
+    ) as file:
         file.write(text)
     Path(file.name).chmod(mode)
     Path(file.name).replace(path)
@@ -71,6 +73,6 @@ def _replace(path: Path, text: str) -> None:
 
 def _read(path: Path) -> tomlkit.TOMLDocument:
     try:
-        return tomlkit.parse(path.read_text())
+        return tomlkit.parse(path.read_text(encoding="utf-8-sig"))
     except (OSError, TOMLKitError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Logging: one line per event with a name and ids, as JSON except in a terminal. Secrets are removed."""
+"""Logging: one line per event with a name and ids, as JSON for machines or text for people. Secrets are removed."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ _TALKATIVE = (
 _ERRORS_ONLY = ("rasterio._env", "bitsandbytes")
 
 
-def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
+def configure(level: str = "info", *, stream: TextIO | None = None, as_text: bool = False) -> None:
     """Send every log line of this process, from Penstock and libraries, to `stream` (default: standard error).
 
-    Pretty in a terminal, else one JSON object per line with `at`, `level` and `event`; libraries' lines have `logger`.
+    Text in a terminal, or with `as_text`; else one JSON object per line with `at`, `level` and `event`; libraries'
+    lines have `logger`.
     """
     out = stream if stream is not None else sys.stderr
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -67,12 +68,12 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
         pass_on,
     ]
     structlog.configure(
-        processors=[*shared, _renderer(out)],
+        processors=[*shared, _renderer(out, as_text)],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,  # modules create their loggers before this call
     )
-    _configure_libraries(number, shared, out)
+    _configure_libraries(number, shared, out, _renderer(out, as_text))
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -122,10 +123,10 @@ def _is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None and name not in _HARMLESS
 
 
-def _renderer(out: TextIO) -> Processor:
-    if out.isatty():
+def _renderer(out: TextIO, as_text: bool) -> Processor:
+    if as_text or out.isatty():
         pretty = structlog.dev.ConsoleRenderer(
-            timestamp_key="at", exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
+            timestamp_key="at", exception_formatter=structlog.dev.plain_traceback, pad_event_to=24, colors=out.isatty()
         )
         return lambda logger, method, event: pretty(logger, method, _shown(event))
     # ASCII: characters that JSON allows may end a line (U+2028), move a cursor (C1), or be invalid in UTF-8.
@@ -172,12 +173,12 @@ def log_uncaught() -> None:
     sys.unraisablehook = lambda args: tell("object.broke", args.exc_value)
 
 
-def _configure_libraries(level: int, shared: list[Processor], out: TextIO) -> None:
+def _configure_libraries(level: int, shared: list[Processor], out: TextIO, renderer: Processor) -> None:
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder(), *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _renderer(out)],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
     root = logging.getLogger()

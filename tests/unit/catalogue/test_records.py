@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import pytest
 
 from penstock.catalogue.records import read_catalogue
 from penstock.errors import ConfigError
+from penstock.local.record_edits import append
 from penstock.models import Limits, find, known_names
 
 RECORD = """
@@ -177,6 +179,15 @@ def test_a_file_without_records_is_a_config_error(tmp_path: Path, text: bytes, s
     (tmp_path / "models.toml").write_bytes(text)
     with pytest.raises(ConfigError, match=said):
         read_catalogue(tmp_path / "models.toml")
+
+
+def test_a_byte_order_mark_before_a_catalogue_is_no_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.toml", name="mine")
+    path.write_bytes(BOM_UTF8 + path.read_bytes())
+    assert read_catalogue(path)["mine"].name == "mine"
+    append(path, "other", '[models.other]\ntitle = "Zweite für Größe"\n')
+    assert BOM_UTF8 not in path.read_bytes()
+    assert '[models.other]\ntitle = "Zweite für Größe"' in path.read_text(encoding="utf-8")
 
 
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:

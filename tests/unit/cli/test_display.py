@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.display import clock, fitted, moment, packed, show_event, show_job, words
+from penstock.cli.display import clock, fitted, moment, packed, show_event, show_job, show_rows, words
 from penstock.cli.progress import following, times
 from penstock.client.answers import Event, Job
 from penstock.client.decoding import read
@@ -63,7 +63,7 @@ def told(*events: tuple[str, dict[str, Any]]) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def test_a_job_that_failed_before_it_was_followed_is_told_in_order() -> None:
+def test_a_pipe_gets_no_progress_but_what_was_not_expected() -> None:
     assert told(
         ("snapshot", {"status": "failed", "phase": None}),
         ("job.created", {}),
@@ -71,7 +71,8 @@ def test_a_job_that_failed_before_it_was_followed_is_told_in_order() -> None:
         ("job.progress", {"phase": "fetching", "done": 0, "total": None}),
         ("job.failed", {}),
         ("delivery.delivered", {}),
-    ) == ["waiting for a worker", "started", "fetching the input", "failed"]
+        ("job.released", {}),
+    ) == ["released"]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,30 @@ def test_a_list_in_a_file_has_all_columns() -> None:
     console = Console(file=StringIO(), width=10_000, color_system=None)
     console.print(fitted(console, COLUMNS, [(*JOB[:4], "", "")], omit=("webhooks", "progress")))
     assert console.file.getvalue().split()[:6] == list(COLUMNS)  # type: ignore[attr-defined]
+
+
+MODELS = ("model", "title", "files", "parameters", "problem")
+WEATHER = ("weather, sky", "Clouds over fields and coasts", "scene, sidecar", "outputs, radiometry, mask, mosaic",
+           "the file weights.onnx is missing: put it beside the catalogue, or name its address")  # fmt: skip
+
+
+def test_a_model_and_its_problem_can_be_read_on_80_columns() -> None:
+    console = Console(file=StringIO(), width=80, force_terminal=True, color_system=None, soft_wrap=True)
+    rows = [WEATHER, ("fine", "", "", "", "")]
+    show_rows(console, MODELS, rows, omit=("parameters", "files", "title"), below="problem")
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.split()[0] for line in lines[:3]] == ["model", "weather,", "fine"]
+    assert lines[0].split() == ["model", "title", "files"]
+    assert max(map(len, lines)) <= 80
+    assert " ".join(line.strip() for line in lines[3:]) == f"weather, sky: {WEATHER[-1]}"
+
+
+def test_a_pipe_gets_a_model_and_its_problem_in_one_line() -> None:
+    console = Console(file=StringIO(), width=10_000, color_system=None)
+    show_rows(console, MODELS, [WEATHER], omit=("parameters", "files", "title"), below="problem")
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 2
+    assert all(cell in lines[1] for cell in WEATHER)
 
 
 def test_a_date_is_shown_with_each_time() -> None:

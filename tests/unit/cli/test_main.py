@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from penstock.cli.demo import settled
 from penstock.cli.main import _input
+from penstock.cli.run import read_document
 from penstock.client import Client
 from tests.support.web_server import Server, reply
 
@@ -147,3 +149,9 @@ def test_an_input_may_be_given_as_a_whole_and_its_local_files_are_sent(tmp_path:
 
     done = penstock(tmp_path, "submit", "m", "--help")
     assert "--input" in done.stdout
+
+
+def test_a_byte_order_mark_before_an_input_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "input.json").write_bytes(BOM_UTF8 + '{"text": "Größe"}'.encode())
+    assert read_document(str(tmp_path / "input.json")) == {"text": "Größe"}
+    assert read_document('\ufeff{"top": 3}') == {"top": 3}

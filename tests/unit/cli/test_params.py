@@ -134,6 +134,11 @@ def test_no_file_is_missed_where_the_media_were_given_otherwise() -> None:
     assert assign_files([], SEGMENTATION, taken=["files"]) == {}
 
 
+def test_a_file_goes_beside_the_document_that_describes_it() -> None:
+    assert assign_files(["a.tif"], SEGMENTATION, taken=["stac"]) == {"scene": "a.tif"}
+    assert assign_files([], SEGMENTATION, taken=["stac"]) == {}
+
+
 def test_references_are_told_from_files() -> None:
     assert [is_reference(t) for t in ("media://1/a", "s3://b/k", "https://h/x", "a.tif", "c:/a")] == [True] * 3 + [
         False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.config import Settings
 from penstock.config_tables import DropRule
@@ -110,8 +112,14 @@ def test_a_store_without_prefix_keeps_its_tenants_apart_too() -> None:
         ("../../..", "upload"),
         (".hidden", "hidden"),
         ("", "upload"),
-        ("日本.tif", "tif"),
+        ("日本.tif", "日本.tif"),
+        ("猫.png", "猫.png"),
+        ("Кадр №1 — Å.tif", "Кадр_No1_A.tif"),
+        ("บ้าน.jpg", "บ้าน.jpg"),
+        ("a\u202egpj.tif", "agpj.tif"),
+        ("a__b.tif", "a__b.tif"),
         ("x" * 200 + ".tif", "x" * 96 + ".tif"),
+        ("図" * 200 + ".tif", "図" * 32 + ".tif"),
         ("a\0b\nc", "a_b_c"),
         ("folder/", "upload"),
     ],
@@ -120,3 +128,11 @@ def test_an_uploads_name_is_made_safe(filename: str, name: str) -> None:
     assert safe_name(filename) == name
     assert safe_name(name) == name
     assert upload_key("acme", "1", name) == f"tenants/acme/uploads/1/{name}"
+
+
+@given(st.text(max_size=150))
+def test_a_safe_name_stays_as_it_is(filename: str) -> None:
+    name = safe_name(filename)
+    assert safe_name(name) == name
+    assert 1 <= len(name.encode()) <= 100
+    assert not set(name) & set("/\\\0")

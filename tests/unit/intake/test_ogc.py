@@ -192,13 +192,13 @@ def test_a_callback_is_the_results_or_how_the_job_stands() -> None:
 @pytest.mark.parametrize(
     ("prefer", "wait_s", "applied"),
     [
-        (None, 60, None),
-        ("respond-sync", 60, None),
+        (None, 55, None),
+        ("respond-sync", 55, None),
         ("respond-async", 0, "respond-async"),
         ("return=minimal, Respond-Async", 0, "respond-async"),
         ("wait=5", 5, "wait=5"),
-        ("respond-async; wait=500", 60, "respond-async, wait=60"),
-        ("respond-asynchronously", 60, None),
+        ("respond-async; wait=500", 55, "respond-async, wait=55"),
+        ("respond-asynchronously", 55, None),
     ],
 )
 def test_preferences_say_how_long_to_wait(prefer: str | None, wait_s: float, applied: str | None) -> None:

@@ -60,4 +60,4 @@ class TorchDescription(Inputs):
 
 def describe(folder: Path) -> TorchDescription:
     """Read a directory's `penstock.toml`; raise the errors of reading, of TOML and of pydantic."""
-    return TorchDescription.model_validate(tomllib.loads((folder / DESCRIPTION).read_text()))
+    return TorchDescription.model_validate(tomllib.loads((folder / DESCRIPTION).read_text(encoding="utf-8-sig")))

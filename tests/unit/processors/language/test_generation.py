@@ -236,7 +236,7 @@ def test_templates_give_what_transformers_gives(tmp_path: Path) -> None:
 
 def test_a_template_in_a_file_of_its_own_counts_more(tmp_path: Path) -> None:
     bytes_directory(tmp_path / "m", template="old")
-    (tmp_path / "m" / "chat_template.jinja").write_text("{{ messages | tojson(indent=1) }}")
+    (tmp_path / "m" / "chat_template.jinja").write_text("\ufeff{{ messages | tojson(indent=1) }}", encoding="utf-8")
     processor = TextGeneration(make_model(tmp_path / "m", "text-generation"))
     seen: list[Prompt] = []
     finish(processor, {"messages": [{"role": "user", "content": "<é>"}]}, writes(tmp_path, "x", seen=seen))

@@ -55,6 +55,14 @@ def numbers(*shape: int, seed: int = 1) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+def test_a_byte_order_mark_before_the_description_is_no_error(tmp_path: Path) -> None:
+    described = '\ufeff[inputs.x]\ndtype = "float32"\nshape = ["N", 4]\n'
+    (tmp_path / "penstock.toml").write_text(described, encoding="utf-8")
+    processor = Tensors(a_model(tmp_path))
+    finished = run(processor, save({"x": numbers(2, 4)}), tmp_path, "json")
+    assert finished.result.data["tensors"]["x_out"]["shape"] == [2, 4]
+
+
 def test_it_is_a_processor_as_the_contract_has_it(tmp_path: Path) -> None:
     processor = Tensors(a_model(inputs=PAIR, multiples={"H": 4}))
     check_request_module(processor)

@@ -18,6 +18,7 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
+from penstock.processors.notes import noting
 from penstock.processors.vision.image import MAX_PIXELS, measure, read_image
 
 PHOTOS = Path(__file__).parents[5] / "shared" / "data" / "photo"
@@ -96,6 +97,37 @@ def test_sixteen_bits_are_scaled_by_their_full_range(form: str, tmp_path: Path) 
     numbers = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
     path = save(tmp_path / "media", Image.fromarray(numbers), form)
     assert read_image(path, NO_LIMITS)[0].tolist() == [[0] * 3, [1] * 3, [128] * 3, [255] * 3]
+
+
+def png_of_16_bits(numbers: npt.NDArray[np.uint16]) -> bytes:
+    """Return a PNG of grey (rows, columns) or RGB (rows, columns, 3) with 16 bits per channel (PNG, second edition)."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", numbers.shape[1], numbers.shape[0], 16, 0 if numbers.ndim == 2 else 2, 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in numbers)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("colours", [(), (3,)])
+@pytest.mark.parametrize(("peak", "dark"), [(4095, True), (300, True), (0, False), (8191, False), (65535, False)])
+def test_twelve_bits_in_sixteen_are_noted_as_dark(colours: tuple[int, ...], peak: int, dark: bool) -> None:
+    numbers = np.zeros((2, 4, *colours), np.uint16)
+    numbers[1, 2] = peak
+    notes: list[str] = []
+    with noting(notes):
+        for _ in range(2):
+            read_image(png_of_16_bits(numbers), NO_LIMITS)
+    assert len(notes) == dark
+    assert all("no value above 4,095 of 65,535" in note and "multiply them by 16" in note for note in notes)
+
+
+def test_a_dark_image_of_eight_bits_is_no_reason_for_a_note(tmp_path: Path) -> None:
+    notes: list[str] = []
+    with noting(notes):
+        read_image(save(tmp_path / "media", Image.new("L", (4, 4), 3), "PNG"), NO_LIMITS)
+    assert notes == []
 
 
 def test_sixteen_bits_are_turned_too(tmp_path: Path) -> None:
