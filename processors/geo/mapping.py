@@ -8,7 +8,6 @@ the same order, so that the result has the same bytes.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -37,7 +36,6 @@ from penstock.processors.geo.options import CoordinateOptions, MapOptions, Scene
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
 from penstock.processors.geo.read.finding import findings_of, read_finding
 from penstock.processors.geo.read.inputs import Inputs, read_inputs
-from penstock.processors.geo.read.opened_scene import InputFile
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.row_stream import read_ahead
@@ -192,6 +190,12 @@ class SceneRunner:
         """Run scenes through a model; results that are summed up over tiles take `sum_bytes` per pixel."""
         self._model, self._options, self._sum_bytes = model, options, sum_bytes
 
+    def read(self, request: SceneRequest, media: Media) -> Inputs:
+        """Return the opened files of a scene; see `read_inputs`."""
+        options, limits = self._options, self._model.limits
+        needed, defaults = options.bands, options.default_radiometry
+        return read_inputs(request, media, needed, dates=options.dates, defaults=defaults, limits=limits)
+
     def prepare(
         self,
         request: RequestT,
@@ -199,21 +203,15 @@ class SceneRunner:
         media: Media,
         part: range | None = None,
         *,
+        inputs: Inputs | None = None,
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prepared[MappingContext[RequestT]]:
         """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel.
 
-        With `part`, only the prompts of these strips. `facts` are further JSON values that saved results depend on.
+        With `part`, only the prompts of these strips. `inputs` are the opened files, if they are open already. `facts`
+        are further JSON values that saved results depend on.
         """
-        options = self._options
-        inputs = read_inputs(
-            request,
-            media,
-            options.bands,
-            dates=options.dates,
-            defaults=options.default_radiometry,
-            limits=self._model.limits,
-        )
+        options, inputs = self._options, inputs or self.read(request, media)
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
         if part is not None:
@@ -319,8 +317,9 @@ class SceneRunner:
             "penstock": penstock.__version__,
             "model": self._model.model_dump(mode="json", include=set(_MODEL_FIELDS)),
             "options": self._options.model_dump(mode="json"),
-            "files": [file.etag or _hash(file) for file in inputs.sources],
+            "files": [digest for file in inputs.sources for digest in file.digests()],
             "shape": None if inputs.area is None else inputs.area.facts(),
+            **({"places": places} if (places := inputs.places) else {}),
             **_used_data(inputs, coordinates),
             "outputs": sorted(outputs),
         }
@@ -441,9 +440,3 @@ def _division(context: MappingContext[Any]) -> Divisible | None:
     }
     units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
     return Divisible(context.digest, tuple(units), findings_of(context.digest, context.doubts))
-
-
-def _hash(file: InputFile) -> str:
-    """Return the SHA-256 of a file whose source has no etag."""
-    with file.path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

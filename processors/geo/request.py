@@ -20,7 +20,13 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.processors.geo.area_request import AnyCrs, AreaRequest
-from penstock.processors.geo.scene_request import OF_A_SCENE, Acquisition, BandName, check_without
+from penstock.processors.geo.scene_request import (
+    ACQUISITION_SCHEMA,
+    OF_A_SCENE,
+    Acquisition,
+    BandName,
+    check_without,
+)
 from penstock.processors.geo.schema_marks import item_needs, only_one_of, without_default
 from penstock.times import Time
 
@@ -48,6 +54,7 @@ def _each_once(names: tuple[NameT, ...]) -> tuple[NameT, ...]:
 
 _SCENE_SCHEMA = only_one_of("scene", "files", "mosaic", "dates", apart={"mosaic": OF_A_SCENE, "dates": OF_A_SCENE})
 _SCENE_SCHEMA["anyOf"].append({"required": ["stac"]})
+_SCENE_SCHEMA["dependentRequired"] = ACQUISITION_SCHEMA["dependentRequired"]
 
 
 class Location(BaseModel):

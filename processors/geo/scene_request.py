@@ -8,10 +8,19 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from penstock.media_types import BESIDE
 from penstock.models import BY_RANGE, SHARED, MediaReference
 from penstock.processors.geo.area_request import CrsCode
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKindName
-from penstock.processors.geo.schema_marks import FORMS, by_range, media_field, only_one_of, with_links, without_default
+from penstock.processors.geo.schema_marks import (
+    FORMS,
+    by_range,
+    media_field,
+    only_one_of,
+    with_beside,
+    with_links,
+    without_default,
+)
 from penstock.times import Time
 
 BandName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -20,12 +29,22 @@ MAX_SCENES = 100
 
 
 #: Fields that describe one scene.
-OF_A_SCENE = ("sidecar", "stac", "mask")
+OF_A_SCENE = ("sidecar", "stac", "mask", "beside")
+
+#: Files beside a raster file.
+FilesBeside = Annotated[list[MediaReference], Field(max_length=3)] | SkipJsonSchema[None]
+_BESIDE = (
+    "Files beside {}, as GDAL finds them: a mask (scene.tif.msk), metadata (scene.tif.aux.xml: scale, offset, nodata, "
+    "band names, place) and a world file (scene.tfw). `penstock run`, `penstock submit` and the Python client add "
+    f"those beside a local file, unless the list is given; nothing is looked for beside a reference. {FORMS}"
+)
 
 SINGLE_SCHEMA = only_one_of("scene", "files")
 SINGLE_SCHEMA["anyOf"].append({"required": ["stac"]})
+SINGLE_SCHEMA["dependentRequired"] = {"beside": ["scene"]}
 ACQUISITION_SCHEMA = only_one_of("scene", "files", "mosaic", apart={"mosaic": OF_A_SCENE})
 ACQUISITION_SCHEMA["anyOf"].append({"required": ["stac"]})
+ACQUISITION_SCHEMA["dependentRequired"] = SINGLE_SCHEMA["dependentRequired"]
 
 
 class RadiometryRequest(BaseModel):
@@ -83,8 +102,10 @@ class SceneFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     media: MediaReference = Field(
-        description=f"A GeoTIFF or JPEG 2000 file. {FORMS}", json_schema_extra={BY_RANGE: "area", SHARED: True}
+        description=f"A GeoTIFF or JPEG 2000 file. {FORMS}",
+        json_schema_extra={BY_RANGE: "area", SHARED: True, BESIDE: "beside"},
     )
+    beside: FilesBeside = Field(default=None, json_schema_extra=without_default, description=_BESIDE.format("the file"))
     bands: list[BandName] | None = Field(
         default=None,
         min_length=1,
@@ -141,7 +162,10 @@ class SingleScene(BaseModel):
     scene: MediaReference | SkipJsonSchema[None] = Field(
         default=None,
         description=f"The scene: a GeoTIFF or JPEG 2000 file with all bands of the model. {FORMS}",
-        json_schema_extra=by_range,
+        json_schema_extra=with_beside,
+    )
+    beside: FilesBeside = Field(
+        default=None, json_schema_extra=without_default, description=_BESIDE.format("the file of `scene`")
     )
     files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
         default=None,
@@ -180,6 +204,8 @@ class SingleScene(BaseModel):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
+        if self.beside is not None and self.scene is None:
+            raise ValueError("beside belongs to scene, or inside each of files")
         given = [name for name in self.ways if getattr(self, name) is not None]
         if not given and self.stac is not None:
             return self
@@ -189,7 +215,8 @@ class SingleScene(BaseModel):
 
     def parts(self) -> tuple[SceneFile, ...]:
         """Return the files of the scene."""
-        return (SceneFile(media=self.scene),) if self.scene is not None else tuple(self.files or ())
+        alone = None if self.scene is None else SceneFile(media=self.scene, beside=self.beside)
+        return tuple(self.files or ()) if alone is None else (alone,)
 
 
 class GridRequest(BaseModel):

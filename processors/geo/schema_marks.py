@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from penstock.media_types import BESIDE
 from penstock.models import BY_RANGE, LINKS, SHARED
 
 FORMS = "media://<upload>, s3://bucket/key (allowed buckets) or https://... (allowed hosts)"
@@ -33,6 +34,12 @@ def by_range(schema: dict[str, Any]) -> None:
     """Mark media of which only the area is read, if the request has one, and in parts only the rows of a part."""
     schema.pop("default", None)
     schema |= {BY_RANGE: "area", SHARED: True}
+
+
+def with_beside(schema: dict[str, Any]) -> None:
+    """Mark media as `by_range` does; clients send the files beside a local file in the field `beside`."""
+    by_range(schema)
+    schema[BESIDE] = "beside"
 
 
 def item_needs(array: str, item: str, field: str, why: str) -> dict[str, Any]:

@@ -127,10 +127,13 @@ class RasterSegmentation:
             raise InvalidInput("`change` is for models of one date; this model compares several dates by itself.")
         earlier = earlier_request(request, request.change)
         with of_the_earlier_scene():
-            before = self._mapper.prepare(earlier, earlier.outputs, media, part)
+            first = self._mapper.read(earlier, media)
+        last = self._mapper.read(request, media)
+        check_dates(first, last, request.change.before)
+        with of_the_earlier_scene():
+            before = self._mapper.prepare(earlier, earlier.outputs, media, part, inputs=first.on_grid_of(last))
         strips = before.context.plan.strip_count
-        after = self._mapper.prepare(request, request.outputs, media, later_part(part, strips))
-        check_dates(before.context.inputs, after.context.inputs, request.change.before)
+        after = self._mapper.prepare(request, request.outputs, media, later_part(part, strips), inputs=last)
         return Prepared(
             _one_after_the_other(before.prompts, after.prompts),
             (before.count or 0) + (after.count or 0),

@@ -19,3 +19,7 @@ def is_media_type(text: str) -> bool:
 def essence(media_type: str) -> str:
     """Return a media type without its parameters, in lower case."""
     return media_type.partition(";")[0].strip().lower()
+
+
+#: Key of the JSON Schema of a media field: the name of the field for the files that lie beside a local file.
+BESIDE = "x-beside"

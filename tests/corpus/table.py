@@ -122,14 +122,16 @@ CUT_SCENE: Outcome = Failed(UNREADABLE, "it is damaged or incomplete")
 FLIPPED_SCENE: Outcome = OneOf((UNREADABLE, "media_too_large", "invalid_input", "missing_bands"))
 
 _XML, _TEXT = no_scene("it holds XML or HTML"), no_scene("it holds text")
-_ZIP, _GZIP = no_scene("it begins with the bytes 50 4b 03 04"), no_scene("it begins with the bytes 1f 8b")
+_VRT = no_scene("it is a virtual raster (VRT), which only names other files. Convert it: `gdal_translate scene.vrt")
+_ZIP = no_scene("it is a zip archive. Convert it: `gdal_translate /vsizip/scene.zip/INNER.tif scene.tif`")
+_GZIP = no_scene("it is a gzip file. Convert it: `gdal_translate /vsigzip/scene.tif.gz scene.tif`")
 DISGUISES: Mapping[str, Outcome] = {
-    "vrt.tif": _XML,
-    "vrt-of-an-address.tif": _XML,
-    "vrt-relative.tif": _XML,
-    "vrt-with-bom.tif": _XML,
-    "vrt-behind-spaces.tif": _TEXT,
-    "vrt-with-python.tif": _XML,
+    "vrt.tif": _VRT,
+    "vrt-of-an-address.tif": _VRT,
+    "vrt-relative.tif": _VRT,
+    "vrt-with-bom.tif": _VRT,
+    "vrt-behind-spaces.tif": _VRT,
+    "vrt-with-python.tif": _VRT,
     "vrt-in-utf-16.tif": no_scene("it begins with the bytes ff fe 3c 00"),
     "gti.tif": _XML,
     "wms.tif": _XML,
@@ -147,11 +149,11 @@ DISGUISES: Mapping[str, Outcome] = {
     "zip-bomb.tif": _ZIP,
     "gzip.tif": _GZIP,
     "gzip-bomb.tif": _GZIP,
-    "tar.tif": no_scene("it begins with the bytes 73 63 65 6e"),
-    "hdf5.tif": no_scene("it begins with the bytes 89 48 44 46"),
-    "netcdf.tif": no_scene("it begins with the bytes 43 44 46 01"),
-    "fits.tif": _TEXT,
-    "sqlite.tif": no_scene("it begins with the bytes 53 51 4c 69"),
+    "tar.tif": no_scene("it is a tar archive. Convert it: `gdal_translate /vsitar/scene.tar/INNER.tif scene.tif`"),
+    "hdf5.tif": no_scene("it is an HDF5 file. Convert it: `gdal_translate HDF5:scene.h5://GROUP/VARIABLE scene.tif`"),
+    "netcdf.tif": no_scene("it is a NetCDF file. Convert it: `gdal_translate NETCDF:scene.nc:VARIABLE scene.tif`"),
+    "fits.tif": no_scene("it is a FITS file. Convert it: `gdal_translate scene.fits scene.tif`"),
+    "sqlite.tif": no_scene("it is an SQLite file, such as a GeoPackage or MBTiles. Convert it: `gdal_translate"),
     "aux.xml.tif": _XML,
 }
 #: Scenes that name another file beside are themselves, and nothing else is touched.

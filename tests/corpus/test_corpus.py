@@ -142,10 +142,13 @@ def test_no_file_was_opened_and_nobody_was_called(canary: Canary) -> None:
     assert (canary.times_opened(), canary.times_called()) == (1, 1), "it would not have been seen"
 
 
-def test_what_lies_beside_a_scene_is_not_read(run: Run) -> None:
+def test_of_what_lies_beside_a_scene_only_its_mask_its_metadata_and_its_place_are_read(run: Run) -> None:
     [stats] = run.bucket.glob("out/**/stats.json")
     told = json.loads(stats.read_text())
-    assert (told["valid_pixels"], told["radiometry"]["source"]) == (64 * 64, "model default")
+    assert (told["valid_pixels"], told["nodata_pixels"]) == (0, 64 * 64)  # the mask hides all
+    assert [told["radiometry"][name] for name in ("scale", "source", "nodata", "mask")] == [
+        3, "file", 7, "nodata, external mask",
+    ]  # fmt: skip
     assert len(list(run.bucket.glob("out/**/*.done.json"))) == 1, "a neighbour became a job"
 
 

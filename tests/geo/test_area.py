@@ -276,6 +276,74 @@ def test_an_area_across_the_antimeridian(west: float, bbox: list[float], tmp_pat
     assert area_of(path, bbox=bbox).box == Box(40, 90, 60, 120)
 
 
+#: Grids in metres over the antimeridian, with pixel centres on it: on a column, on the diagonal, on a column.
+POLAR = {
+    "EPSG:3031": rasterio.Affine(1000, 0, -100_500, 0, -1000, -1_600_000),
+    "EPSG:3413": rasterio.Affine(1000, 0, -1_300_500, 0, -1000, 1_300_500),
+    "EPSG:3832": rasterio.Affine(1000, 0, 30 * 111_319.49079327358 - 100_500, 0, -1000, -6_000_000),
+}
+
+
+def covered(path: Path, bbox: list[float]) -> tuple[Numbers, Numbers]:
+    """Return the mask of a bbox in degrees, and the pixels whose longitude and latitude lie in it."""
+    scene = read_scene(path, Limits())
+    rows, columns = np.mgrid[0 : scene.height, 0 : scene.width]
+    to_lonlat = Transformer.from_crs(scene.crs.to_wkt(), "EPSG:4326", always_xy=True)
+    lon, lat = to_lonlat.transform(*(scene.transform @ (columns + 0.5, rows + 0.5)))
+    west, south, east, north = bbox
+    inside = (lon >= west) | (lon <= east) if west > east else (west <= lon) & (lon <= east)
+    area = find_area(AreaRequest(bbox=bbox), scene)
+    return area.mask(Box(0, 0, scene.height, scene.width)), inside & (south <= lat) & (lat <= north)
+
+
+@pytest.mark.parametrize("crs", POLAR)
+def test_an_area_across_the_antimeridian_has_the_pixels_on_it(crs: str, tmp_path: Path) -> None:
+    numbers = np.ones((1, 201, 201), np.uint8)
+    path = write_scene(tmp_path / "scene.tif", numbers, crs=crs, transform=POLAR[crs])
+    to_lonlat = Transformer.from_crs(crs, "EPSG:4326", always_xy=True)
+    _, south = to_lonlat.transform(*(POLAR[crs] @ (100.5, 140)))
+    _, north = to_lonlat.transform(*(POLAR[crs] @ (100.5, 60)))
+    found, expected = covered(path, [179.0, min(south, north), -179.0, max(south, north)])
+    assert expected.sum() > 500
+    assert (found != expected).sum() <= 4  # pixels whose centre is within a hundredth of a pixel of the bent sides
+
+
+def test_a_ring_around_the_pole_has_the_pixels_on_the_antimeridian_and_the_pole(tmp_path: Path) -> None:
+    place = rasterio.Affine(10_000, 0, -1_005_000, 0, -10_000, 1_005_000)
+    path = write_scene(tmp_path / "scene.tif", np.ones((1, 201, 201), np.uint8), crs="EPSG:3031", transform=place)
+    found, expected = covered(path, [-180, -90, 180, -85])
+    assert expected[100, 100]  # the pole
+    assert expected[150, 100]  # x = 0, y < 0: the antimeridian
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("way", ["bbox", "geometry"])
+def test_pixels_with_their_centre_on_an_edge_belong_to_the_area(way: str, tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "scene.tif", pattern(90, 80))
+    west, south, east, north = utm_box(10, 20, 30, 40)
+    half = abs(NORTH_UP.a) / 2
+    bbox = [west + half, south + half, east + half, north + half]  # its sides go through centres
+    ring = [[bbox[at] for at in corner] for corner in ((0, 1), (2, 1), (2, 3), (0, 3), (0, 1))]
+    area = {"bbox": bbox} if way == "bbox" else {"geometry": {"type": "Polygon", "coordinates": [ring]}}
+    found = area_of(path, **area, crs=UTM)
+    assert found.box == Box(19, 10, 40, 31)
+    assert found.mask(found.box).all()
+    assert found.is_box
+
+
+def test_two_areas_that_share_a_diagonal_have_all_pixels_of_their_square(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "scene.tif", pattern(90, 80))
+    corners = [list(NORTH_UP @ corner) for corner in ((10, 10), (50, 10), (50, 50), (10, 50))]
+    a, b, c, d = corners
+    inside = Box(10, 10, 50, 50)
+    upper, lower = (
+        area_of(path, geometry={"type": "Polygon", "coordinates": [ring]}, crs=UTM).mask(inside)
+        for ring in ([a, b, c, a], [a, c, d, a])
+    )
+    assert (upper | lower).all()
+    assert (upper & lower == np.eye(40, dtype=bool)).all()  # each of the two has the pixels on the diagonal
+
+
 def test_a_long_polygon_in_degrees_has_the_pixels_of_the_rectangle_with_its_sides(tmp_path: Path) -> None:
     """Over 150 km, a parallel deviates from a straight line on the grid by more than a pixel of 300 m."""
     coarse = NORTH_UP @ rasterio.Affine.scale(10)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import shapely
 from hypothesis import given
@@ -19,7 +20,18 @@ from penstock.processors.geo.read.gdal import pyogrio, rasterio
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.write.change_outputs import ABSENT, GAINED, KEPT, LOST, change_of
 from penstock.processors.geo.write.stac import multihash
-from tests.support.geo.scenes import NORTH_UP, Files, Folder, answers, by_value, make_model, read, segment, write_scene
+from tests.support.geo.scenes import (
+    NORTH_UP,
+    Files,
+    Folder,
+    answers,
+    by_value,
+    make_model,
+    one_hot,
+    read,
+    segment,
+    write_scene,
+)
 
 UTM = "EPSG:32633"
 IDS = arrays(np.uint8, (4, 5), elements=st.sampled_from([0, 1, 2, 3, 4, 255]))
@@ -219,6 +231,42 @@ def test_scenes_of_other_extents_have_a_change_within_an_area_of_both(tmp_path: 
         found.append(read(sink.artifacts["change.tif"]))
     np.testing.assert_array_equal(*found)
     assert found[0].shape == (1, 90, 90)
+
+
+def by_place_in_blocks(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return classes that depend on the pixel's place in blocks of 16 px of the tile, as in a net of stride 16."""
+    rows, columns = np.mgrid[0 : pixels.shape[1], 0 : pixels.shape[2]]
+    return one_hot((np.rint(pixels[0]).astype(np.int64) + rows % 16 + 3 * (columns % 16)) % 5)
+
+
+@pytest.mark.parametrize("overlap", ["halo", "hann"])
+@pytest.mark.parametrize("cut_px", [1, 3, 8, 16])
+def test_a_scene_has_no_change_since_itself_however_the_earlier_copy_is_cut(
+    cut_px: int, overlap: str, tmp_path: Path
+) -> None:
+    cut: dict[str, Any] = {"overlap": "hann", "overlap_px": 24} if overlap == "hann" else {"halo_px": 16}
+    model = make_model(tile_px=48, stride_px=16 if overlap == "halo" else 1, **cut)
+    _, after = two_scenes(tmp_path)
+    with rasterio.open(after) as file:
+        part = file.read()[:, cut_px:-cut_px, cut_px:]
+    place = NORTH_UP @ rasterio.Affine.translation(cut_px, cut_px)
+    before = write_scene(tmp_path / "cut.tif", part, nodata=0, transform=place)
+    area = {"bbox": [*(NORTH_UP @ (50, 150)), *(NORTH_UP @ (140, 60))], "crs": UTM}
+    request = {"model": model, "network": by_place_in_blocks, "area": area, "outputs": ("classes", "change", "stats")}
+    change = {"of": ["class 1", "class 3"], "before": {"scene": str(before)}}
+    sink, result = segment(after, tmp_path / "both", change=change, **request)
+    alone, _ = segment(after, tmp_path / "alone", **request | {"outputs": ("classes",)})
+    now = read(sink.artifacts["classes.tif"])
+    assert sink.artifacts["classes.tif"].read_bytes() == alone.artifacts["classes.tif"].read_bytes()
+    np.testing.assert_array_equal(read(sink.artifacts["before-classes.tif"]), now)
+    assert set(np.unique(read(sink.artifacts["change.tif"]))) == {ABSENT, KEPT, 255}
+    assert result.data is not None
+    assert "mosaics" not in result.data["before"]
+    with (
+        rasterio.open(sink.artifacts["before-classes.tif"]) as was,
+        rasterio.open(alone.artifacts["classes.tif"]) as is_,
+    ):
+        assert (was.transform, was.crs) == (is_.transform, is_.crs)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def lacks(found: str) -> Wrong:
     return Wrong(MissingBands, found)
 
 
-PNG = Wrong(MediaUnreadable, "neither a GeoTIFF nor a JPEG 2000 file: it begins with the bytes 89 50 4e 47")
+PNG = Wrong(MediaUnreadable, "neither a GeoTIFF nor a JPEG 2000 file: it is a PNG picture")
 #: (with the shipped six-band model, with a model of one band given `"bands": [1]`). Sizes are from other GDAL
 #: programs. Valid pixels were counted in the whole file with the file's mask, and for floats with the finite values.
 OUTCOMES: dict[str, tuple[Outcome, Outcome]] = {

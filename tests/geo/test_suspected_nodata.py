@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from itertools import product
@@ -231,6 +232,53 @@ def test_a_single_band_is_noted_for_common_fill_only() -> None:
     everywhere = np.ones((64, 64), bool)
     for dtype, number, noted in (("uint16", 65_535, True), ("float32", 0, True), ("uint16", 17, False)):
         assert bool(count_blocks(np.full((1, 64, 64), number, dtype), everywhere)) == noted
+
+
+#: Nodata that a file may declare: rioxarray and odc-stac write NaN for float32.
+DECLARED = (None, 0.0, -9999.0, 65_535.0, math.nan, math.inf, -math.inf, 1e300)
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    nodata=st.sampled_from(DECLARED),
+    fill=st.one_of(st.sampled_from([0, 9999, 65_535, -0.2, *DECLARED[4:]]), st.floats(width=32)),
+    count=st.integers(1, 3),
+)
+def test_every_note_on_a_block_has_a_remedy_in_json(dtype: str, nodata: float | None, fill: float, count: int) -> None:
+    numbers = scene(dtype)[:count, :72, :72].copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers[:, :40, :40] = np.float64(fill).astype(dtype)
+    used = BandRadiometry(1, 0, nodata, "file", "file")
+    bands = SceneBands(("b",) * count, (1,) * count, Radiometry((used,) * count))
+    valid = np.isfinite(numbers).all(axis=0) & (numbers.astype(float) != (np.nan if nodata is None else nodata)).all(
+        axis=0
+    )
+    try:
+        said = list(bands.notes(bands.find_suspects(numbers, valid), valid.size))
+    except InvalidInput as error:
+        said = [str(error)]
+    block = numbers[0, 0, 0].item()
+    assert [remedy(text)["radiometry"]["nodata"] for text in said] == ([block] if said else [])
+    if math.isfinite(block) and block != nodata and count > 1:
+        assert said
+    assert all(
+        ("It replaces the nodata number" in text) == (nodata is not None and math.isfinite(nodata)) for text in said
+    )
+    json.dumps(bands.radiometry.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("nodata", [math.nan, math.inf])
+def test_a_block_of_zeros_beside_nodata_that_is_no_number_is_noted(nodata: float, tmp_path: Path) -> None:
+    numbers = scene("float32")
+    numbers[:, *CORNER] = 0
+    numbers[:, 100:] = nodata
+    path = write(tmp_path / "s.tif", numbers, nodata=nodata)
+    (note,) = notes(path, tmp_path / "out")
+    assert remedy(note) == {"radiometry": {"nodata": 0}}
+    assert note.endswith('"radiometry": {"nodata": 0}.')
+    empty = read(tmp_path / "out" / "classes.tif")[0] == 255
+    np.testing.assert_array_equal(empty, ~np.isfinite(numbers).all(axis=0))
+    json.loads((tmp_path / "out" / "stats.json").read_bytes(), parse_constant=pytest.fail)
 
 
 def test_pixels_without_data_do_not_count() -> None:

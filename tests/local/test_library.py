@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import penstock
@@ -71,12 +72,16 @@ def test_files_of_a_result_without_a_folder_live_as_long_as_the_engine(scene: Pa
     assert not first.path.exists()
 
 
-def test_a_file_beside_the_scene_is_not_read(engine: penstock.Engine, scene: Path) -> None:
+def test_metadata_beside_the_scene_are_read_unless_the_input_says_none(engine: penstock.Engine, scene: Path) -> None:
     without = engine.run("toy", scene=scene, outputs=["stats"])
-    # GDAL takes scale, nodata and more from such a file, if it lies beside the scene under this name.
-    wrong = "<PAMDataset><PAMRasterBand band='1'><NoDataValue>500</NoDataValue></PAMRasterBand></PAMDataset>"
-    scene.with_name("scene.tif.aux.xml").write_text(wrong)
-    assert engine.run("toy", scene=scene, outputs=["stats"]).data == without.data
+    nodata = "<PAMDataset><PAMRasterBand band='1'><NoDataValue>500</NoDataValue></PAMRasterBand></PAMDataset>"
+    scene.with_name("scene.tif.aux.xml").write_text(nodata)
+    assert without.data is not None
+    found = engine.run("toy", scene=scene, outputs=["stats"]).data
+    assert found is not None
+    assert found["radiometry"]["nodata"] != without.data["radiometry"]["nodata"]
+    assert 500 in np.atleast_1d(found["radiometry"]["nodata"])
+    assert engine.run("toy", scene=scene, beside=[], outputs=["stats"]).data == without.data
 
 
 def test_what_is_wrong_with_the_input_is_said_and_the_next_run_succeeds(

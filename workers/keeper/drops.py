@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -54,7 +54,7 @@ from penstock.storage.objects.local import MAX_PART_BYTES, LocalStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues, drop_events, records
 from penstock.storage.spool import own_folder
-from penstock.workers.keeper.drop_parameters import parameters_beside
+from penstock.workers.keeper.drop_parameters import input_beside
 from penstock.workers.keeper.drop_problems import ObjectErrors, SkippedFiles
 
 __all__ = ["CheckResult", "Drop", "drop_id", "open_drops", "result_key"]
@@ -335,7 +335,7 @@ class Drop:
 
     def _valid_submission(self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry) -> Submission:
         """Return the submission of an object; `InvalidInput` where the latest entry of the model refuses it too."""
-        parameters = parameters_beside(self.bucket, self.rule, info.key)
+        parameters = input_beside(self.bucket, self.rule, info.key, entry.input_schema, partial(self._reference, key))
         try:
             return self._submission(key, info, entry, parameters)
         except InvalidInput:

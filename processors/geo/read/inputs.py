@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,14 @@ from penstock.processors.base import Media
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.coordinates import AcquisitionTime, check_order
 from penstock.processors.geo.read.grids import Factor, nesting
-from penstock.processors.geo.read.mosaic import ChosenScene, DateScenes, merge_scenes, on_one_grid, single_scene
+from penstock.processors.geo.read.mosaic import (
+    ChosenScene,
+    DateScenes,
+    merge_scenes,
+    on_one_grid,
+    on_other_grid,
+    single_scene,
+)
 from penstock.processors.geo.read.opened_scene import InputBand, InputFile, OpenedScene, SceneOpener
 from penstock.processors.geo.read.radiometry import Radiometry, Source
 from penstock.processors.geo.read.raster import Scene, check_pixels
@@ -106,6 +113,26 @@ class Inputs:
         overlaps = max(date.overlaps for date in self.dates)
         return (1 + overlaps) * min(chunk_rows, _MAX_CHUNK_ROWS) * self.pixel_bytes
 
+    def on_grid_of(self, other: Inputs) -> Inputs:
+        """Return the scene of one date on the grid of another scene with the same area and the same pixels.
+
+        Then both have the same tiles, so that a network computes equal pixels from equal numbers. Without an area the
+        two grids are one.
+        """
+        if self.area is None or other.area is None:
+            return self
+        [date] = self.dates
+        moved = on_other_grid(date, other.scene)
+        if moved is date:
+            return self
+        return replace(self, scene=moved.scene, dates=(moved,), area=other.area)
+
+    @property
+    def places(self) -> list[list[int]]:
+        """The place of each scene that was moved to the grid of another: top, left, bottom, right; usually empty."""
+        boxes = [member.placement.box for date in self.dates if date.moved for member in date.members]
+        return [[box.top, box.left, box.bottom, box.right] for box in boxes]
+
     def mosaics_json(self) -> list[Any]:
         """Return the mosaic of each date as recorded in the statistics; empty if no date is one."""
         found = [date.to_json() for date in self.dates]
@@ -168,6 +195,7 @@ def read_inputs(
         notes=(
             *check_order(times),
             *_time_notes(times, opened_dates),
+            *_file_notes(opened_dates),
             *(() if request.area is None else area_notes(request.area, scenes[0].scene)),
         ),
         area=area,
@@ -268,6 +296,12 @@ def _time_notes(times: Sequence[AcquisitionTime], dates: Sequence[Sequence[Opene
         if time.source != "request":
             for scene in scenes:
                 yield from scene.time_notes()
+
+
+def _file_notes(dates: Sequence[Sequence[OpenedScene]]) -> Iterator[str]:
+    """Yield notes on the files beside the scenes' files, each with the name of its file."""
+    for file in (file for scenes in dates for scene in scenes for file in scene.files):
+        yield from (note if file.label == "The scene" else f"{file.label}: {note}" for note in file.notes)
 
 
 def _first_time(scene: OpenedScene) -> list[tuple[Source, datetime | None]]:

@@ -71,8 +71,10 @@ class DateScenes:
     members: tuple[Member, ...]
     #: Way in which scenes are merged; None for a single scene.
     merge: Merge | None = None
-    #: True if the scenes are reprojected to a stated grid.
+    #: True if each scene is interpolated by itself: the scenes are reprojected to a stated grid, or `moved`.
     reprojected: bool = False
+    #: True for a single scene that is read on the grid of another scene; its `merge` fills the pixels beside it.
+    moved: bool = False
 
     def dtypes(self) -> list[np.dtype[Any]]:
         """Return the data type of each band's numbers on the grid."""
@@ -113,7 +115,7 @@ class DateScenes:
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the mosaic as recorded in the statistics: the place of each scene in it; None for a single scene."""
-        if self.merge is None:
+        if self.merge is None or self.moved:
             return None
         boxes = [member.placement.box for member in self.members]
         return {
@@ -173,6 +175,26 @@ def merge_scenes(chosen: Sequence[ChosenScene], request: MosaicRequest) -> DateS
         for one, (scene, factors), place in zip(chosen, grids, placements, strict=True)
     )
     return DateScenes(union, members, request.merge, request.grid is not None)
+
+
+def on_other_grid(date: DateScenes, target: Scene) -> DateScenes:
+    """Return the scenes of a date on the grid `target` of the same pixels, of which they may cover only a part.
+
+    The pixels beside them have no data. A mosaic stays on its own grid if its coarser bands do not nest in `target`.
+    """
+    px = ~target.transform @ date.scene.transform
+    rows, columns = round(px.f), round(px.c)
+    if (rows, columns, date.scene.height, date.scene.width) == (0, 0, target.height, target.width):
+        return date
+    grid = _grid(date.scene, target.crs, target.transform, target.height, target.width)
+    members = tuple(
+        replace(member, placement=member.placement.moved(rows, columns, target.transform)) for member in date.members
+    )
+    if date.merge is None:
+        return DateScenes(grid, members, "first", reprojected=True, moved=True)
+    coarse = [factor for factor in date.members[0].factors if date.merges_coarse(factor)]
+    nests = all(rows % factor.rows == 0 and columns % factor.columns == 0 for factor in coarse)
+    return replace(date, scene=grid, members=members) if nests else date
 
 
 def _wrong(sentence: str, place: str = "") -> InvalidInput:

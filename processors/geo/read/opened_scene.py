@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from penstock.processors.base import Media
 from penstock.processors.geo.mask_kinds import MaskKindName
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.bands import SceneBand, bands_in_words, select_bands
+from penstock.processors.geo.read.beside import read_beside, with_beside
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
     Declaration,
@@ -45,6 +47,19 @@ class InputFile:
     label: str
     #: Source of further ranges, if the file is partial.
     partial: PartialTiff | None = None
+    #: Etag of each file beside it, or its path where it has none.
+    beside: tuple[str | Path, ...] = ()
+    #: Notes on the files beside it.
+    notes: tuple[str, ...] = ()
+
+    def digests(self) -> Iterator[str]:
+        """Yield the etag, or else the SHA-256, of the file and of those beside it."""
+        for each in (self.etag or self.path, *self.beside):
+            if isinstance(each, str):
+                yield each
+            else:
+                with each.open("rb") as opened:
+                    yield hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +163,7 @@ class SceneOpener:
             for at, part in enumerate(parts):
                 name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
                 with naming(name):
-                    file = self._file(part.media, name or label or "The scene")
+                    file = self._with_beside(part, self._file(part.media, name or label or "The scene"))
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
@@ -158,6 +173,15 @@ class SceneOpener:
     def _file(self, reference: str, label: str) -> InputFile:
         path, ranges = self.media.path(reference), open_partial(self.media, reference)
         return InputFile(reference, path, self.media.etag(reference), read_scene(path, self.limits), label, ranges)
+
+    def _with_beside(self, part: SceneFile, file: InputFile) -> InputFile:
+        """Return a file with the masks and metadata that the request names beside it."""
+        paths = {reference: self.media.path(reference) for reference in part.beside or ()}
+        if not paths:
+            return file
+        scene, notes = with_beside(file.scene, read_beside(list(paths.values()), self.limits))
+        beside = tuple(self.media.etag(reference) or path for reference, path in paths.items())
+        return replace(file, scene=scene, beside=beside, notes=notes)
 
     def _fetch_assets(self, item: StacItem | None, single: SingleScene) -> tuple[SceneFile, ...]:
         """Have the files of a STAC item fetched that hold the needed bands, and return them."""

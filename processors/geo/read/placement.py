@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -53,6 +53,10 @@ class Placement(Protocol):
         """Return a reader of the scene's `count` bands in the mosaic's pixels, for boxes inside `box`."""
         ...
 
+    def moved(self, rows: int, columns: int, transform: Any) -> Placement:
+        """Return the place on a grid whose pixels are the mosaic's, moved down and to the right."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Shift:
@@ -68,6 +72,10 @@ class Shift:
     def place(self, rows: RowReader, count: int) -> RowReader:  # noqa: ARG002  (the protocol names it)
         """Return a reader in the mosaic's pixels."""
         return _ShiftedRows(rows, self.box)
+
+    def moved(self, rows: int, columns: int, transform: Any) -> Shift:  # noqa: ARG002  (the protocol names it)
+        """Return the place on another grid of the same pixels."""
+        return Shift(self.box.moved(rows, columns))
 
     def coarser(self, rows: int, columns: int) -> Shift | None:
         """Return the place on a grid of coarser pixels; None if the scene does not begin at such a pixel."""
@@ -115,6 +123,10 @@ class Warp:
             min(each.top for each in found), min(each.left for each in found),
             max(each.bottom for each in found), max(each.right for each in found),
         )  # fmt: skip
+
+    def moved(self, rows: int, columns: int, transform: Any) -> Warp:
+        """Return the place on another grid of the same pixels, with the nodes of that grid."""
+        return replace(self, box=self.box.moved(rows, columns), to_crs=transform)
 
     def place(self, rows: RowReader, count: int) -> RowReader:
         """Return a reader that reprojects."""

@@ -16,7 +16,7 @@ from penstock.processors.geo.scene_request import RadiometryRequest
 Source = Literal["request", "sidecar", "stac", "file", "model default", "none"]
 
 #: Kind of validity mask in a file, besides nodata numbers.
-MaskName = Literal["internal mask", "alpha"]
+MaskName = Literal["internal mask", "alpha", "external mask"]
 
 #: Advice for a picture that was stretched for display.
 PICTURE: Final = (
@@ -91,7 +91,7 @@ class Radiometry:
             "scale": _shared(self.scale),
             "offset": _shared(self.offset),
             "source": _shared([band.source for band in self.bands]),
-            "nodata": _shared(["NaN" if _is_nan(value) else value for value in self.nodata]),
+            "nodata": _shared([_json_number(value) for value in self.nodata]),
             "nodata_source": _shared([band.nodata_source for band in self.bands]),
             "mask": _shared([band.mask for band in self.bands]),
         }
@@ -168,5 +168,8 @@ def _shared(values: Sequence[Any]) -> Any:
     return values[0] if all(value == values[0] for value in values) else list(values)
 
 
-def _is_nan(value: float | None) -> bool:
-    return value is not None and math.isnan(value)
+def _json_number(value: float | None) -> float | str | None:
+    """Return a number as JSON has it: NaN and the infinities, which JSON lacks, as text."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

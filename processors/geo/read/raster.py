@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable, Proces
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
 from penstock.processors.geo.read.bands import SceneBand
+from penstock.processors.geo.read.foreign_formats import HEAD_BYTES, foreign_format
 from penstock.processors.geo.read.gdal import rasterio, reading, without_georeference
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.radiometry import Declaration, MaskName, from_tags
@@ -69,6 +70,8 @@ class Scene:
     acquired: datetime | None = None
     #: Rational polynomial coefficients (rasterio object); None if the file has none.
     rpcs: Any | None = None
+    #: Path and header of a mask in a file of its own: one band for all bands, or as many as the file has.
+    outer_mask: tuple[Path, Scene] | None = None
 
     @property
     def chunk_rows(self) -> int:
@@ -80,7 +83,7 @@ class Scene:
         """Kind of validity mask in the file, besides nodata numbers."""
         match self.mask_band:
             case None:
-                return None
+                return None if self.outer_mask is None else "external mask"
             case 0:
                 return "internal mask"
             case _:
@@ -136,6 +139,10 @@ class FileRows:
         """
         if self._filled is not None and box.clipped(self._filled) != box and box.height > 0:
             raise ProcessorFailed(f"{self._label} was to be read at {box}, but only {self._filled} was fetched")
+        with nullcontext() if self._scene.outer_mask is None else opened(self._scene.outer_mask[0], "GTiff") as outer:
+            yield from self._chunks(box, outer)
+
+    def _chunks(self, box: Box, outer: Any | None) -> Iterator[Chunk]:
         top = box.top
         while top < box.bottom:
             bottom = min(box.bottom, (top // self.chunk_rows + 1) * self.chunk_rows)
@@ -144,22 +151,27 @@ class FileRows:
             dataset = self._dataset(Box(top, box.left, bottom, box.right))  # a wait for pixels is no decoding
             with reading(f"{self._label}'s rows {top} to {bottom - 1} cannot be read"), decoding(pixels=pixels):
                 numbers = dataset.read(self._indexes, window=window)
-                mask = self._mask(dataset, window)
+                mask = self._mask(dataset, window, outer)
             yield top, numbers, self._valid(numbers, mask)
             top = bottom
 
-    def _mask(self, dataset: Any, window: Any) -> npt.NDArray[Any] | None:
+    def _mask(self, dataset: Any, window: Any, outer: Any | None) -> npt.NDArray[np.bool_] | None:
+        """Return the validity by the file's masks; None if it has none."""
+        masks = []
+        if outer is not None:
+            bands = self._indexes if outer.count > 1 else [1]
+            masks.append((outer.read(bands, window=window) != 0).all(axis=0))
         match self._scene.mask_band:
             case None:
-                return None
+                pass
             case 0:
-                mask = dataset.read_masks(self._indexes[0], window=window)
+                masks.append(dataset.read_masks(self._indexes[0], window=window) != 0)
             case band:
-                mask = dataset.read(band, window=window)
-        return np.asarray(mask)
+                masks.append(dataset.read(band, window=window) != 0)
+        return np.logical_and.reduce(masks) if masks else None
 
-    def _valid(self, numbers: npt.NDArray[Any], mask: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:
-        valid = np.ones(numbers.shape[1:], dtype=bool) if mask is None else mask != 0
+    def _valid(self, numbers: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
+        valid = np.ones(numbers.shape[1:], dtype=bool) if mask is None else mask
         for band, nodata in zip(numbers, self._nodata, strict=True):
             if nodata is not None:
                 valid &= band != nodata
@@ -181,13 +193,21 @@ def open_dataset(path: Path, driver: str) -> Any:
         return rasterio.open(path, driver=driver)
 
 
+def is_tiff(path: Path) -> bool:
+    """Return True for a file that begins as a TIFF file does."""
+    with path.open("rb") as file:
+        return _DRIVERS.get(file.read(4)) == "GTiff"
+
+
 def _driver(path: Path) -> str:
     with path.open("rb") as file:
-        head = file.read(64)
+        head = file.read(HEAD_BYTES)
     for magic, driver in _DRIVERS.items():
         if head.startswith(magic):
             return driver
-    raise MediaUnreadable(f"The scene is neither a GeoTIFF nor a JPEG 2000 file: {_found(head)}.")
+    foreign = foreign_format(head, path.suffix.lower())
+    found = _found(head[:64]) + "." if foreign is None else f"it is {foreign.name}. {foreign.advice(path.suffix)}"
+    raise MediaUnreadable(f"The scene is neither a GeoTIFF nor a JPEG 2000 file: {found}")
 
 
 def _found(head: bytes) -> str:

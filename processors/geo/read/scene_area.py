@@ -1,7 +1,8 @@
 """Area of a request on a scene's pixel grid: the part of the scene whose results are wanted.
 
-A pixel belongs to the area if its centre lies inside. The results have the scene's grid, cut to the smallest box of
-pixels that contains the area.
+A pixel belongs to the area if its centre lies inside or on an edge, to a millionth of a pixel: an area that is given in
+two parts, as across the antimeridian, has the pixels between them. The results have the scene's grid, cut to the
+smallest box of pixels that contains the area.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ Coordinates = npt.NDArray[np.float64]
 _POINTER = "/input/area"
 #: Largest distance in pixels between an edge of the area and its image on the scene's grid.
 _BEND_PX: Final = 0.01
+#: Distance in pixels within which a centre lies on an edge; coordinates are computed to 1e-9 px.
+_ON_EDGE_PX: Final = 1e-6
 #: Halvings of an edge, at most, and points of an area on the grid.
 _MAX_HALVINGS, _MAX_POINTS = 14, 1_000_000
 #: Side in pixels of the squares that are compared with the area as a whole before their pixels are.
@@ -39,7 +42,7 @@ _NEAR_DEGREES: Final = 10
 class SceneArea:
     """An area in a scene's pixel coordinates."""
 
-    #: Polygon or multipolygon inside the scene; x are columns, y are rows.
+    #: Polygon or multipolygon inside the scene, with its edges; x are columns, y are rows.
     shape: Any
     #: Smallest box that contains the pixels of the area.
     box: Box
@@ -47,15 +50,14 @@ class SceneArea:
     @property
     def is_box(self) -> bool:
         """True if every pixel of the box belongs to the area."""
-        return bool(self.shape.area == self.shape.envelope.area)
+        return bool(self.shape.covers(_square(self.box, inset=0.5)))
 
     def touches(self, box: Box) -> bool:
         """Return True if the area may have pixels in a box."""
         found = box.clipped(self.box)
         if found is None:
             return False
-        square = _square(found)
-        return bool(shapely.intersects(self.shape, square) and not shapely.touches(self.shape, square))
+        return bool(shapely.intersects(self.shape, _square(found, inset=2 * _ON_EDGE_PX)))
 
     def mask(self, box: Box) -> npt.NDArray[np.bool_]:
         """Return bool (rows, columns): True for the pixels of a box whose centres lie inside the area.
@@ -224,7 +226,11 @@ def _on_the_grid(shape: Any, crs: CRS, target: CRS, to_pixels: Any) -> Any:
 
 
 def _inside(placed: Any, target: CRS, to_pixels: Any, scene: Scene) -> Any:
-    """Return the part of a placed area inside the scene. A scene in degrees may go on beyond 180°: 170° to 190°."""
+    """Return the part of a placed area inside the scene, with its edges.
+
+    A scene in degrees may go on beyond 180°: 170° to 190°.
+    """
+    placed = shapely.buffer(placed, _ON_EDGE_PX, join_style="mitre")
     whole = shapely.box(0, 0, scene.width, scene.height)
     turn = 360 / _degrees(target) if target.is_geographic else 0
     steps = [(k * turn * to_pixels.a, k * turn * to_pixels.d) for k in ((-1, 0, 1) if turn else (0,))]
@@ -325,8 +331,9 @@ def _polygonal(geometry: Any) -> Any:
     return shapely.union_all(parts[shapely.get_dimensions(parts) == 2])
 
 
-def _square(box: Box) -> Any:
-    return shapely.box(box.left, box.top, box.right, box.bottom)
+def _square(box: Box, *, inset: float = 0) -> Any:
+    """Return a box as a polygon, smaller by `inset` on each side."""
+    return shapely.box(box.left + inset, box.top + inset, box.right - inset, box.bottom - inset)
 
 
 def _squares(box: Box) -> Any:

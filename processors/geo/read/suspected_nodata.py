@@ -11,6 +11,7 @@ Many files use numbers such as -9999, 0 or 65535 for nodata without declaring it
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,9 +137,14 @@ class SceneBands:
                 )
 
     def _replaced(self, date: int) -> str:
-        """Return a sentence about the nodata number that is replaced; empty where there is none."""
+        """Return a sentence about the nodata number that is replaced; empty where there is none.
+
+        A number that is not finite is never replaced: such pixels have no data in any case.
+        """
         used = self.radiometry.bands[self.at(date)]
-        declared = dict.fromkeys((band.nodata, band.nodata_source) for band in used if band.nodata is not None)
+        declared = dict.fromkeys(
+            (band.nodata, band.nodata_source) for band in used if band.nodata is not None and math.isfinite(band.nodata)
+        )
         words = " and ".join(f"{in_words(nodata)} (source: {source})" for nodata, source in declared)
         return f" It replaces the nodata number {words}; a file with both needs one of them only." if words else ""
 
@@ -206,7 +212,8 @@ def in_blocks(at: Mask) -> int:
 
 def in_words(number: float) -> str:
     """Return the shortest text that means exactly this number."""
-    return str(int(number)) if number == int(number) and abs(number) < _FILL_MAGNITUDE else repr(number)
+    whole = abs(number) < _FILL_MAGNITUDE and number == int(number)  # int() fails for NaN and infinity
+    return str(int(number)) if whole else repr(number)
 
 
 def _everywhere(bands: Numbers, valid: Mask, number: Any) -> Mask:

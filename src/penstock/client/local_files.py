@@ -1,4 +1,4 @@
-"""Local files in a job's input, found by the model's JSON Schema, and the references that replace them. Pure."""
+"""Local files in a job's input, found by the model's JSON Schema, and the references that replace them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,56 @@ from typing import Any
 
 from penstock.client.answers import ClientError
 from penstock.jobs import is_reference
+from penstock.media_types import BESIDE
+
+
+def with_beside(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an input with the files that lie beside its local files, as far as the schema has a field for them.
+
+    They are added where the input does not have the field: an empty list there adds none.
+    """
+    return dict(_with_beside(schema, schema, document))
+
+
+def _with_beside(root: Mapping[str, Any], part: Mapping[str, Any], value: Any) -> Any:
+    found = list(shapes(root, part))
+    if isinstance(value, list | tuple):
+        items: Mapping[str, Any] = next((shape["items"] for shape in found if "items" in shape), {})
+        return [_with_beside(root, items, each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    known = {name: inner for shape in found for name, inner in shape.get("properties", {}).items()}
+    inside = {name: _with_beside(root, known.get(name, {}), inner) for name, inner in value.items()}
+    for name, inner in value.items():
+        field = known.get(name, {}).get(BESIDE)
+        if field is not None and value.get(field) is None and _is_local(inner) and (files := files_beside(Path(inner))):
+            inside[field] = [str(file) for file in files]
+    return inside
+
+
+def files_beside(path: Path) -> list[Path]:
+    """Return the mask, the metadata and the world file beside a raster file: at most one each."""
+    found = (next((path.with_name(name) for name in each if path.with_name(name).is_file()), None)
+             for each in names_beside(path.name))  # fmt: skip
+    return [file for file in found if file is not None]
+
+
+def names_beside(name: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the names that GDAL looks for beside a raster file: of its mask, its metadata and its world file."""
+    stem, _, kind = name.rpartition(".")
+    worlds = dict.fromkeys((f"{kind[:1]}{kind[-1:]}w", f"{kind}w", "wld"))
+    ends = dict.fromkeys(end for world in worlds for end in (world, world.lower(), world.upper()))
+    return [f"{name}.msk"], [f"{name}.aux.xml"], [f"{stem}.{end}" for end in ends]
 
 
 def split_files(document: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | Path]]:
     """Return an input without its local files, and the files by place: `scene`, `change.before.scene`, `images.0`.
 
     A local file is a path, or a text that is no reference, where the schema has media, at any depth. In lists, None
-    holds its place. Raises `ClientError` for a path elsewhere: it is not sent as a file.
+    holds its place. Files beside a local file are added, see `with_beside`. Raises `ClientError` for a path elsewhere:
+    it is not sent as a file.
     """
+    document = with_beside(document, schema)
     files = {".".join(place): file for place, file in _local_files(schema, schema, document, ())}
     kept = {name: _without(files, name, value) for name, value in document.items() if name not in files}
     return kept, files

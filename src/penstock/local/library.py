@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from penstock.client.local_files import with_beside
 from penstock.config import Settings, load_settings
 from penstock.errors import Canceled, InvalidInput, InvalidRequest, Issue, MediaNotFound, MediaRefused, MediaTooLarge
 from penstock.intake.local_media import LocalMedia
@@ -184,7 +185,7 @@ class Engine:
         Raises `UnknownModel`, `ModelUnavailable`, an `InputError` for invalid input, or another `PenstockError`.
         """
         record, entry = self.installation.servable(model)
-        document = _plain({**(input or {}), **fields})
+        document = with_beside(_plain({**(input or {}), **fields}), entry.input_schema)
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="result-", dir=self._scratch))
         # The scratch folder is beside the result, so that large files are moved on one disk.
         with _beside(folder) as scratch:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.client.answers import ClientError
-from penstock.client.local_files import split_files, with_media
+from penstock.client.local_files import split_files, with_beside, with_media
 from penstock.processors.geo.request import SegmentationRequest
 
 SCENES = SegmentationRequest.model_json_schema()
@@ -68,3 +68,26 @@ def test_media_goes_into_its_field_and_nothing_else_changes() -> None:
 def test_a_file_for_an_item_that_a_list_lacks_is_refused(place: str) -> None:
     with pytest.raises(ClientError, match=rf"'{place}' has no place in the input"):
         with_media({"all": [None]}, place, "media://1/x")
+
+
+def test_the_mask_the_metadata_and_the_world_file_beside_a_local_file_are_sent_with_it(tmp_path: Path) -> None:
+    for name in ("a.tif", "a.tif.msk", "a.tif.aux.xml", "a.tfw", "a.prj", "b.TIF", "b.TFW", "c.jp2", "c.j2w", "d.tif"):
+        (tmp_path / name).touch()
+    a, b, c, d = (str(tmp_path / name) for name in ("a.tif", "b.TIF", "c.jp2", "d.tif"))
+    files_before = [{"media": each} for each in (b, c, d, "media://1/a.tif")]
+    document = {"scene": a, "change": {"before": {"files": files_before}, "of": ["water"]}}
+    kept, files = split_files(document, SCENES)
+    assert {place: Path(file).name for place, file in files.items()} == {
+        "scene": "a.tif",
+        "beside.0": "a.tif.msk", "beside.1": "a.tif.aux.xml", "beside.2": "a.tfw",
+        "change.before.files.0.media": "b.TIF", "change.before.files.0.beside.0": "b.TFW",
+        "change.before.files.1.media": "c.jp2", "change.before.files.1.beside.0": "c.j2w",
+        "change.before.files.2.media": "d.tif",
+    }  # fmt: skip
+    for place, file in files.items():
+        kept = with_media(kept, place, f"media://1/{Path(file).name}")
+    assert kept["beside"] == ["media://1/a.tif.msk", "media://1/a.tif.aux.xml", "media://1/a.tfw"]
+    assert SegmentationRequest(**kept).parts()[0].beside == kept["beside"]
+    given = {"scene": a, "beside": []}
+    assert with_beside(given, SCENES) == given
+    assert with_beside({"all": [a]}, LISTS) == {"all": [a]}
