@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 #: Characters of a media type with its parameters, at most.
 _MAX_CHARS = 255
@@ -28,7 +29,7 @@ BESIDE = "x-beside"
 SUFFIXES = "x-suffixes"
 
 
-def _named(*suffixes: str) -> dict[str, list[str]]:
+def _named(*suffixes: str) -> dict[str, Any]:
     return {SUFFIXES: list(suffixes)}
 
 

@@ -147,7 +147,12 @@ def count(source: str, outcomes: Mapping[str, int]) -> Command[str]:
 def note_pass(rule: str, found: Pass) -> Command[int]:
     """Write the result of a rule's listing."""
     numbers = {"found": found.found, "waiting": found.waiting, "failed": found.failed, "took_s": round(found.took_s, 3)}
-    details = {"problem": found.problem, "passed_over": found.passed_over, "gone": found.gone, "takes": found.takes}
+    details: dict[str, Any] = {
+        "problem": found.problem,
+        "passed_over": found.passed_over,
+        "gone": found.gone,
+        "takes": found.takes,
+    }
     details |= {"ignored": found.ignored, "ignored_files": found.ignored_files, "failures": found.failures}
     return _note(rule, {**numbers, **details})
 
