@@ -72,7 +72,26 @@ def wanted(rule: DropRule, key: str) -> bool:
 
 
 def _fits(rule: DropRule, key: str) -> bool:
-    return key.lower().endswith(tuple(suffix.lower() for suffix in rule.suffixes))
+    """Return True for a key with a suffix of the rule. Without suffixes, hidden files alone do not count."""
+    hidden = key.rpartition("/")[2].startswith(".")
+    return any(key.lower().endswith(suffix.lower()) and (suffix or not hidden) for suffix in _suffixes(rule))
+
+
+def _suffixes(rule: DropRule) -> tuple[str, ...]:
+    """Return the suffixes of a rule; one that every key has while they are not known."""
+    return ("",) if rule.suffixes is None else rule.suffixes
+
+
+def ignored(rule: DropRule, key: str) -> bool:
+    """Return True for a file of a person under the rule's prefix that has none of the rule's suffixes."""
+    name = key.rpartition("/")[2]
+    return (
+        key.startswith(rule.prefix)
+        and bool(name)
+        and not name.startswith(".")
+        and not _fits(rule, key)
+        and not (key.endswith(SIDECAR) and _fits(rule, key.removesuffix(SIDECAR)))
+    )
 
 
 def owner(rules: Sequence[DropRule], found: ObjectPlace) -> tuple[DropRule, str] | None:
@@ -103,7 +122,9 @@ def conflicts(rules: Sequence[DropRule]) -> Iterator[tuple[str, str]]:
 def require_own_outputs(rules: Sequence[DropRule]) -> None:
     """Raise `ConfigError` if two rules could overwrite each other's results in turn, for ever."""
     for name, detail in _shared_outputs(rules):
-        raise ConfigError(f"drop rule {name!r}: {detail}: give each rule an output_prefix of its own")
+        raise ConfigError(
+            f"drop rule {name!r}: {detail}: give each rule an output_prefix of its own, or suffixes that differ"
+        )
 
 
 def _shared_outputs(rules: Sequence[DropRule]) -> Iterator[tuple[str, str]]:
@@ -125,5 +146,5 @@ def _overlap(first: DropRule, second: DropRule) -> bool:
 
 def _ends_meet(first: DropRule, second: DropRule) -> bool:
     """Return True if one key could have a suffix of both rules."""
-    ends = [(a.lower(), b.lower()) for a in first.suffixes for b in second.suffixes]
+    ends = [(a.lower(), b.lower()) for a in _suffixes(first) for b in _suffixes(second)]
     return any(a.endswith(b) or b.endswith(a) for a, b in ends)

@@ -23,7 +23,7 @@ def to_penstock_error(error: BaseException) -> PenstockError:
         return OutOfMemory("the worker ran out of memory")
     if isinstance(error, OSError) and error.errno in FULL:
         return out_of_space(error)
-    return ProcessorFailed(f"the model's processor failed on this input ({type(error).__name__})")
+    return ProcessorFailed(f"the model failed: its processor raised {type(error).__name__}")
 
 
 def outcome_of(error: PenstockError, *, attempt: int, draw: float) -> Outcome:

@@ -23,6 +23,10 @@ class ListingView(Outgoing):
     failed: int = Field(description="Error markers.")
     took_s: float
     age_s: float = Field(description="Seconds since the listing.")
+    takes: tuple[str, ...] = Field(description="Endings of the names of the rule's files; empty: not known yet.")
+    ignored: int = Field(description="Files under the prefix that have none of these endings.")
+    ignored_files: tuple[str, ...] = Field(description="The first of the ignored files.")
+    failures: dict[str, str] = Field(description="The first failed objects, by key, with the reasons.")
 
 
 class DropRuleView(Outgoing):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.media_types import BESIDE
+from penstock.media_types import BESIDE, SCENE_FILES
 from penstock.models import BY_RANGE, SHARED, MediaReference
 from penstock.processors.geo.area_request import CrsCode
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKindName
@@ -108,7 +108,7 @@ class SceneFile(BaseModel):
 
     media: MediaReference = Field(
         description=f"A GeoTIFF or JPEG 2000 file. {FORMS}",
-        json_schema_extra={BY_RANGE: "area", SHARED: True, BESIDE: "beside"},
+        json_schema_extra={BY_RANGE: "area", SHARED: True, BESIDE: "beside", **SCENE_FILES},
     )
     beside: FilesBeside = Field(default=None, json_schema_extra=without_default, description=_BESIDE.format("the file"))
     bands: list[BandName] | None = Field(

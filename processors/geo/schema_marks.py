@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from penstock.media_types import BESIDE
+from penstock.media_types import BESIDE, SCENE_FILES
 from penstock.models import BY_RANGE, LINKS, SHARED
 
 FORMS = "media://<upload>, s3://bucket/key (allowed buckets) or https://... (allowed hosts)"
@@ -39,7 +39,7 @@ def by_range(schema: dict[str, Any]) -> None:
 def with_beside(schema: dict[str, Any]) -> None:
     """Mark media as `by_range` does; clients send the files beside a local file in the field `beside`."""
     by_range(schema)
-    schema[BESIDE] = "beside"
+    schema |= {BESIDE: "beside", **SCENE_FILES}
 
 
 def item_needs(array: str, item: str, field: str, why: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.media_types import IMAGE_FILES
 from penstock.models import ITEMS, STEPS, MediaReference
 
 Format = Literal["png", "webp"]
@@ -55,10 +56,14 @@ class TextToImageRequest(GuidedRequest):
     width: _Side | None = Field(default=None, description="Width in pixels; default: the image's or the model's own.")
     height: _Side | None = Field(default=None, description="Height in pixels; default: as for the width.")
     image: MediaReference | None = Field(
-        default=None, description=f"An image to change by the prompt ({_KINDS}); it is resized to `width` and `height`."
+        default=None,
+        description=f"An image to change by the prompt ({_KINDS}); it is resized to `width` and `height`.",
+        json_schema_extra=IMAGE_FILES,
     )
     mask: MediaReference | None = Field(
-        default=None, description="An image of the size of `image` that marks the part to paint anew; the rest stays."
+        default=None,
+        description="An image of the size of `image` that marks the part to paint anew; the rest stays.",
+        json_schema_extra=IMAGE_FILES,
     )
     mask_edits: Literal["white", "transparent"] = Field(
         default="white",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from penstock.media_types import TENSOR_FILES, TEXT_FILES
 from penstock.models import ITEMS, TENSORS, MediaReference
 
 EmbeddingOutput = Literal["json", "safetensors"]
@@ -45,7 +46,7 @@ class TextEmbeddingRequest(BaseModel):
         default=None, description="One text or a list of them."
     )
     files: Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS] | None = Field(
-        default=None, description="UTF-8 text files instead; each file has one embedding."
+        default=None, description="UTF-8 text files instead; each file has one embedding.", json_schema_extra=TEXT_FILES
     )
     prompt_name: str | None = Field(
         default=None, description="Name of one of the model's prompts; default: the model's default prompt, if any."
@@ -141,7 +142,7 @@ class GenerationRequest(BaseModel):
         default=None,
         description="The embeddings of the prompt's tokens instead, (tokens, hidden size), in an .npy or .safetensors "
         "file. Only tenants with `raw_tensors` may send them.",
-        json_schema_extra={TENSORS: True},
+        json_schema_extra={TENSORS: True} | TENSOR_FILES,
     )
     max_new_tokens: NewTokens = None
     temperature: Temperature = 0.0

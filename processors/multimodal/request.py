@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from penstock.media_types import IMAGE_FILES, TENSOR_FILES
 from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.language.request import EmbeddingOutput, NewTokens, Seed, Stop, Temperature, Texts, TopP
 
@@ -78,7 +79,7 @@ class ImageTextRequest(BaseModel):
     )
 
     images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
-        Field(default=None, description=f"One image or a list of them ({_KINDS}).")
+        Field(default=None, description=f"One image or a list of them ({_KINDS}).", json_schema_extra=IMAGE_FILES)
     )
     prompt: str | None = Field(default=None, description="A question or an instruction about `images`.")
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
@@ -88,7 +89,7 @@ class ImageTextRequest(BaseModel):
         default=None,
         description="The network's inputs as the library's processor makes them (`input_ids`, `pixel_values`, ...), in "
         "a .safetensors file, instead of a conversation. Only tenants with `raw_tensors` may send them.",
-        json_schema_extra={TENSORS: True},
+        json_schema_extra={TENSORS: True} | TENSOR_FILES,
     )
     max_new_tokens: NewTokens = None
     temperature: Temperature = 0.0
@@ -139,7 +140,7 @@ class TextImageEmbeddingRequest(BaseModel):
 
     texts: Texts | None = Field(default=None, description="One text or a list of them.")
     images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS] | None = (
-        Field(default=None, description=f"One image or a list of them ({_KINDS}).")
+        Field(default=None, description=f"One image or a list of them ({_KINDS}).", json_schema_extra=IMAGE_FILES)
     )
     outputs: tuple[EmbeddingOutput, ...] = Field(
         default=("json",),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from penstock.media_types import SCENE_FILES
 from penstock.models import MediaReference
 from penstock.processors.geo.area_request import AnyCrs, PolygonGeometry, Position
 from penstock.processors.geo.request import ObjectRequest
@@ -165,7 +166,10 @@ class SceneMaskRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    scene: MediaReference = Field(description="The scene: a GeoTIFF or JPEG 2000 file with a georeference")
+    scene: MediaReference = Field(
+        description="The scene: a GeoTIFF or JPEG 2000 file with a georeference",
+        json_schema_extra=SCENE_FILES,
+    )
     objects: Annotated[list[SceneObject], Field(min_length=1, max_length=100)] = Field(
         description="The objects, in coordinates of `crs`."
     )

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from penstock.media_types import IMAGE_FILES
 from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.openai.options import MediaKind, RequestOptions
 
@@ -175,7 +176,7 @@ class Conversation(BaseModel):
     )
     prompt: Text | None = Field(default=None, description="A message of the user instead.")
     images: MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=1000), ITEMS] | None = (
-        Field(default=None, description="Images before `prompt`: one or a list.")
+        Field(default=None, description="Images before `prompt`: one or a list.", json_schema_extra=IMAGE_FILES)
     )
 
     @model_validator(mode="after")

@@ -6,13 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.media_types import IMAGE_FILES
 from penstock.models import ITEMS, MediaReference
 
 PageOutput = Literal["annotated"]
 
 Pages = Annotated[
     MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS],
-    Field(description="The image of a page, or a list of them (PNG, JPEG, WebP, TIFF, BMP or GIF)"),
+    Field(
+        description="The image of a page, or a list of them (PNG, JPEG, WebP, TIFF, BMP or GIF)",
+        json_schema_extra=IMAGE_FILES,
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from penstock.media_types import AUDIO_FILES
 from penstock.models import MediaReference
 
 TranscriptOutput = Literal["json", "srt", "vtt"]
@@ -19,7 +20,7 @@ class SpeechRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    audio: MediaReference = Field(description=f"The recording ({_KINDS})")
+    audio: MediaReference = Field(description=f"The recording ({_KINDS})", json_schema_extra=AUDIO_FILES)
     language: Language | None = Field(
         default=None, description="The spoken language, such as en or de; detected by default."
     )
@@ -45,5 +46,5 @@ class AudioClassificationRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    audio: MediaReference = Field(description=f"The recording ({_KINDS})")
+    audio: MediaReference = Field(description=f"The recording ({_KINDS})", json_schema_extra=AUDIO_FILES)
     top_k: int = Field(default=5, ge=1, le=1000, description="Classes to return, best first.")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.media_types import TABLE_FILES
 from penstock.models import MediaReference
 
 TableOutput = Literal["parquet", "csv"]
@@ -17,7 +18,9 @@ class TabularRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    table: MediaReference = Field(description="The table: Parquet, or CSV in UTF-8 with a line of column names")
+    table: MediaReference = Field(
+        description="The table: Parquet, or CSV in UTF-8 with a line of column names", json_schema_extra=TABLE_FILES
+    )
     delimiter: Delimiter = Field(default=",", description="The delimiter between the columns of a CSV file.")
     keep_columns: bool = Field(
         default=True, description="true: the result has the table's own columns before the predictions."

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.media_types import TENSOR_FILES
 from penstock.models import TENSORS, MediaReference
 
 TensorOutput = Literal["safetensors", "npy", "json"]
@@ -19,6 +20,7 @@ class TensorRequest(BaseModel):
     file: MediaReference = Field(
         description="A .safetensors file with one tensor per input of the network, or an .npy file for a network with "
         "one input; pickled data is rejected.",
+        json_schema_extra=TENSOR_FILES,
     )
     outputs: tuple[TensorOutput, ...] = Field(
         default=("safetensors",),

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.media_types import VIDEO_FILES
 from penstock.models import MediaReference
 
 VideoOutput = Literal["overlay", "masks"]
@@ -19,7 +20,8 @@ class VideoRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     video: MediaReference = Field(
-        description="The video (MP4, QuickTime, WebM, Matroska or AVI; the first track counts)"
+        description="The video (MP4, QuickTime, WebM, Matroska or AVI; the first track counts)",
+        json_schema_extra=VIDEO_FILES,
     )
     fps: float = Field(
         default=1.0, gt=0, le=120, allow_inf_nan=False, description="Frames to process per second of video."

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from penstock.media_types import IMAGE_FILES
 from penstock.models import ITEMS, MediaReference
 
 BoxOutput = Literal["boxes", "annotated"]
@@ -18,7 +19,7 @@ _KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
 
 Images = Annotated[
     MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS],
-    Field(description=f"One image or a list of them ({_KINDS})"),
+    Field(description=f"One image or a list of them ({_KINDS})", json_schema_extra=IMAGE_FILES),
 ]
 
 
@@ -59,7 +60,7 @@ class SingleImageRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    image: MediaReference = Field(description=f"The image ({_KINDS})")
+    image: MediaReference = Field(description=f"The image ({_KINDS})", json_schema_extra=IMAGE_FILES)
 
 
 class DepthEstimationRequest(SingleImageRequest):

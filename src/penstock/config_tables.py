@@ -52,15 +52,16 @@ class DropRule(BaseModel):
     bucket: StoreAddress
     #: Start of the objects' keys; empty for the whole bucket.
     prefix: str = ""
-    #: Endings of the objects' keys, upper or lower case.
-    suffixes: tuple[str, ...] = (".tif", ".tiff")
+    #: Endings of the objects' keys, upper or lower case. None = those of the files that the model takes. With `.json`,
+    #: and without `field`, JSON files hold the input of a job or a STAC item.
+    suffixes: tuple[str, ...] | None = None
     #: Model of the jobs, by its name or an alias.
     model: str
     #: The jobs' `input` without its media reference; `scene.tif.json` beside the object overrides it key by key.
     #: Only JSON values are allowed: no `nan`, no `inf`, no dates.
     input: Annotated[Mapping[str, Any], AfterValidator(_job_input)] = Field(default_factory=dict)
-    #: Field of the model's input that holds the reference to the object.
-    field: str = "scene"
+    #: Field of the model's input that holds the reference to the object. None = the field of the model's only file.
+    field: str | None = None
     #: Prefix of results and markers, in the same bucket. It must not lie under `prefix`, nor `prefix` under it.
     output_prefix: str
     #: Tenant of the jobs.

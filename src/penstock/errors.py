@@ -365,7 +365,7 @@ class ModelServerFailed(ServiceError, code="model_server_failed"):
 
 
 class ProcessorFailed(ServiceError, code="processor_failed", retryable=False):
-    """The model's processor or network failed on this input."""
+    """The model's processor or network failed."""
 
 
 class NotReady(ServiceError, code="not_ready"):

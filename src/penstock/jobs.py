@@ -397,8 +397,8 @@ class Claim:
 
     @property
     def log_ids(self) -> dict[str, str]:
-        """The ids in log lines about the attempt: those of the job, and `part` of a part."""
-        own = {} if self.part is None else {"part": self.key.id}
+        """The ids in log lines about the attempt: those of the job, its `model`, and `part` of a part."""
+        own = {"model": self.submission.model} | ({} if self.part is None else {"part": self.key.id})
         return self.submission.log_ids | {"job": str(self.job)} | own
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 #: Characters of a media type with its parameters, at most.
 _MAX_CHARS = 255
@@ -23,3 +24,20 @@ def essence(media_type: str) -> str:
 
 #: Key of the JSON Schema of a media field: the name of the field for the files that lie beside a local file.
 BESIDE = "x-beside"
+
+#: Key of the JSON Schema of a media field: the endings of the names of its files, in lower case.
+SUFFIXES = "x-suffixes"
+
+
+def _named(*suffixes: str) -> dict[str, Any]:
+    return {SUFFIXES: list(suffixes)}
+
+
+#: Marks of media fields, for `json_schema_extra`: names of files that the processors of this kind read.
+IMAGE_FILES = _named(".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+SCENE_FILES = _named(".tif", ".tiff", ".jp2")
+AUDIO_FILES = _named(".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm")
+VIDEO_FILES = _named(".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
+TABLE_FILES = _named(".parquet", ".csv")
+TENSOR_FILES = _named(".safetensors", ".npy")
+TEXT_FILES = _named(".txt", ".md")

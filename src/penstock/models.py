@@ -226,7 +226,7 @@ class CatalogueEntry(Record):
     #: JSON Schema (2020-12) of the job's `input`; media references have the format `media`.
     input_schema: Mapping[str, Any]
     outputs: tuple[Output, ...]
-    #: How people read the JSON of an answer.
+    #: The forms in which people read the JSON of an answer.
     views: tuple[View, ...] = ()
     limits: Limits = Limits()
     execution_timeout_s: int

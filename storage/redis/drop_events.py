@@ -77,6 +77,13 @@ class Pass:
     passed_over: tuple[str, ...] = ()
     #: The latest objects that were missing when their jobs ended: they have no result.
     gone: tuple[str, ...] = ()
+    #: Endings of the names that the rule takes; empty while its model is not known.
+    takes: tuple[str, ...] = ()
+    #: Files under the prefix that have none of these endings, and the first of them.
+    ignored: int = 0
+    ignored_files: tuple[str, ...] = ()
+    #: The first failed objects with the reasons.
+    failures: Mapping[str, str] = field(default_factory=dict)
     #: Seconds since the listing.
     age_s: float = 0.0
 
@@ -140,7 +147,13 @@ def count(source: str, outcomes: Mapping[str, int]) -> Command[str]:
 def note_pass(rule: str, found: Pass) -> Command[int]:
     """Write the result of a rule's listing."""
     numbers = {"found": found.found, "waiting": found.waiting, "failed": found.failed, "took_s": round(found.took_s, 3)}
-    details = {"problem": found.problem, "passed_over": found.passed_over, "gone": found.gone}
+    details: dict[str, Any] = {
+        "problem": found.problem,
+        "passed_over": found.passed_over,
+        "gone": found.gone,
+        "takes": found.takes,
+    }
+    details |= {"ignored": found.ignored, "ignored_files": found.ignored_files, "failures": found.failures}
     return _note(rule, {**numbers, **details})
 
 
@@ -188,5 +201,5 @@ def _passes(reply: Sequence[Any]) -> Passes:
 
 
 def _pass(row: Mapping[str, Any], age_s: float) -> Pass:
-    names = {name: tuple(row.get(name, ())) for name in ("passed_over", "gone")}
+    names = {name: tuple(row.get(name, ())) for name in ("passed_over", "gone", "takes", "ignored_files")}
     return Pass(**{**known(Pass, row), **names}, age_s=age_s)

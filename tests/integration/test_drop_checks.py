@@ -115,7 +115,7 @@ def test_a_model_that_nobody_knows_or_that_refuses_the_input_is_found(valkey: Va
     [detail] = wrong(known, input={"times": "often"})
     assert "/input/times" in detail
     [detail] = wrong(known, field="scene")
-    assert "/input/scene: is not known to this model" in detail
+    assert detail.startswith("the model echo has no field 'scene'; its files are: text. Remove `field`")
 
 
 def test_prefixes_that_are_no_folders_are_doubted(tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ def test_a_crashed_process_leaves_its_last_words(client: Client) -> None:
 def test_a_fault_of_the_processor_is_told_without_its_frames(client: Client) -> None:
     key = client.submit("failed", then="fail")
     assert client.ended(key).state is State.FAILED
-    assert texts(client.lines(key))[-1] == "processor.failed: ValueError: cannot bear failed"
+    assert texts(client.lines(key))[-1].startswith(
+        "processor.failed: ValueError: cannot bear failed (talking_processor.py:53 in "
+    )
+    assert texts(client.lines(key))[-1].endswith(", model talker)")
 
 
 def test_a_talkative_job_keeps_its_first_and_last_lines_and_ends_as_any_other(client: Client) -> None:
@@ -262,6 +265,8 @@ def test_the_error_of_a_runner_is_told_to_the_job_whose_prompt_caused_it(capsys:
     finally:
         engine.close()
     [line] = heard
-    assert line.startswith("engine.foreign_error model=talker")
-    assert line.endswith(": ValueError: no such kernel")
+    assert line.startswith(
+        "engine.foreign_error detail=the model 'talker' failed: its neural network raised ValueError"
+    )
+    assert line.endswith(": ValueError: no such kernel (test_job_logs.py:255 in step, model talker)")
     assert "Traceback" in capsys.readouterr().err

@@ -13,7 +13,8 @@ import pytest
 
 from penstock import Engine
 from penstock.cli.main import app
-from penstock.cli.params import assign_files, assign_texts, means_texts, parse_params
+from penstock.cli.params import assign_texts, means_texts, parse_params
+from penstock.client.file_fields import assign_files
 from penstock.errors import ConfigError
 from penstock.local.sample_files import FILES, write_file
 from penstock.local.sample_models import KINDS, write_sample

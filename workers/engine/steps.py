@@ -99,7 +99,7 @@ def translated(error: BaseException, model: Model, part: str) -> PenstockError:
     """Return an error of a `part` of a model as Penstock's own."""
     if isinstance(error, PenstockError):
         return error
-    failure = ProcessorFailed(f"the {part} of model {model.name!r} failed on this input ({type(error).__name__})")
+    failure = ProcessorFailed(f"the model {model.name!r} failed: its {part} raised {type(error).__name__}")
     failure.__cause__ = error
     return failure
 

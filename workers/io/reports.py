@@ -62,7 +62,7 @@ def _translated(error: BaseException, memory_bytes: int) -> PenstockError:
             "model's files and the job's media, and write to its scratch folder; it has no network, makes no links, "
             "and starts no programs (io_programs allows them); the worker's log names the place"
         )
-    return ProcessorFailed(f"the model's processor failed on this input ({type(error).__name__})")
+    return ProcessorFailed(f"the model failed: its processor raised {type(error).__name__}")
 
 
 def _refused(error: BaseException | None) -> bool:

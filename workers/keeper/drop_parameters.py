@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
-from penstock.client.local_files import names_beside
+from penstock.client.local_files import names_beside, with_references
 from penstock.config_tables import DropRule
 from penstock.errors import InvalidInput, MalformedBody, MediaTooLarge, ObjectNotFound
+from penstock.intake.drop_inputs import document_input, field_for, field_value, is_document, is_stac
 from penstock.json_body import parse_json
 from penstock.media_types import BESIDE
 from penstock.storage.drop_rules import SIDECAR, place, watched_folder
@@ -16,6 +20,68 @@ from penstock.storage.objects.base import ObjectInfo, ObjectStore
 
 #: Bytes of a parameters file.
 MAX_SIDECAR_BYTES = 100_000
+#: Bytes of a document that is the input of a job, or a STAC item.
+MAX_DOCUMENT_BYTES = 1_000_000
+
+
+def object_input(
+    bucket: ObjectStore,
+    rule: DropRule,
+    info: ObjectInfo,
+    schema: Mapping[str, Any],
+    reference: Callable[[ObjectInfo], str],
+) -> dict[str, Any]:
+    """Return the input of an object's job: the rule's, then the parameters of the object, then the object itself.
+
+    A document is the input itself, or a STAC item. Names of files in it, relative to it, become references. Raises
+    `InvalidInput`.
+    """
+    if not is_document(rule, info.key):
+        field = field_for(rule, schema)
+        given = input_beside(bucket, rule, info.key, schema, reference)
+        return {**rule.input, **given, field: field_value(schema, field, reference(info))}
+    refer = partial(_refer, bucket, rule, info.key, reference)
+    document = _json(bucket, rule, info.key, "the input of a job", MAX_DOCUMENT_BYTES) or {}
+    own = with_references(document_input(document, schema, info.key), schema, refer)
+    own = {name: _with_assets(value, refer) if is_stac(value) else value for name, value in own.items()}
+    return {**rule.input, **parameters_beside(bucket, rule, info.key), **own}
+
+
+def _with_assets(document: dict[str, Any], refer: Callable[[str], str]) -> dict[str, Any]:
+    """Return a STAC item, or a collection of items, with references to those assets that lie beside it."""
+    if isinstance(features := document.get("features"), list):
+        return {**document, "features": [_with_assets(item, refer) for item in features if isinstance(item, dict)]}
+    assets = document.get("assets")
+    if not isinstance(assets, dict):
+        return document
+    return {**document, "assets": {name: _with_address(asset, refer) for name, asset in assets.items()}}
+
+
+def _with_address(asset: Any, refer: Callable[[str], str]) -> Any:
+    href = asset.get("href") if isinstance(asset, dict) else None
+    if not isinstance(href, str) or "://" in href:
+        return asset
+    with suppress(InvalidInput):  # the processor names the assets that it needs and lacks
+        return {**asset, "href": refer(href)}
+    return asset
+
+
+def _refer(bucket: ObjectStore, rule: DropRule, key: str, reference: Callable[[ObjectInfo], str], name: str) -> str:
+    """Return the reference to a file that a document names, which must lie under the rule's prefix."""
+    found = normpath(f"{key.rpartition('/')[0]}/{name}").lstrip("/")
+    if name.startswith("/") or "\\" in name or not found.startswith(rule.prefix):
+        raise InvalidInput(f"{key} names {name}: name files beside it or below it, as a relative path")
+    if watched_folder(rule) is not None and _is_linked(Path(place(rule, "").key), found):
+        raise InvalidInput(f"{key} names {name}, which is a link, and links are not followed: put a copy there")
+    try:
+        return reference(bucket.head(found))
+    except ObjectNotFound:
+        raise InvalidInput(f"{key} names {name}, and there is no {found}: put the files there first") from None
+
+
+def _is_linked(root: Path, key: str) -> bool:
+    """Return True if a file's path below the bucket's folder contains a link."""
+    return (root / key).resolve() != root.resolve() / key
 
 
 def input_beside(
@@ -27,7 +93,7 @@ def input_beside(
     the errors of `parameters_beside` and of `reference`.
     """
     given = parameters_beside(bucket, rule, key)
-    field = schema.get("properties", {}).get(rule.field, {}).get(BESIDE)
+    field = schema.get("properties", {}).get(field_for(rule, schema), {}).get(BESIDE)
     if field is None or field in given:
         return given
     found = [reference(info) for info in _rasters_beside(bucket, rule, key)]
@@ -53,22 +119,24 @@ def parameters_beside(bucket: ObjectStore, rule: DropRule, key: str) -> Mapping[
     Raises `MediaTooLarge`, or `InvalidInput` if the file is not a JSON object or is a link. Links are not followed, and
     without its parameters the object would be computed wrongly.
     """
-    name = key + SIDECAR
+    return _json(bucket, rule, key + SIDECAR, "the parameters of the object", MAX_SIDECAR_BYTES) or {}
+
+
+def _json(bucket: ObjectStore, rule: DropRule, name: str, what: str, limit_bytes: int) -> dict[str, Any] | None:
+    """Return a JSON object of the bucket; None if there is no such file."""
     if watched_folder(rule) is not None and Path(place(rule, name).key).is_symlink():
         raise InvalidInput(f"{name} is a link, and links are not followed: put a copy of the file there")
     try:
-        data = bucket.get_bytes(name, limit_bytes=MAX_SIDECAR_BYTES)
+        data = bucket.get_bytes(name, limit_bytes=limit_bytes)
     except ObjectNotFound:
-        return {}
+        return None
     except MediaTooLarge as error:
         size = bucket.head(name).size_bytes
-        raise MediaTooLarge(
-            f"{name}, the parameters of the object, has {size} bytes; {MAX_SIDECAR_BYTES} are allowed"
-        ) from error
+        raise MediaTooLarge(f"{name}, {what}, has {size} bytes; {limit_bytes} are allowed") from error
     try:
-        parameters = parse_json(data)
+        found = parse_json(data)
     except MalformedBody as error:
         raise InvalidInput(f"{name}: {error.detail}", errors=error.errors) from error
-    if not isinstance(parameters, dict):
+    if not isinstance(found, dict):
         raise InvalidInput(f"{name} is not a JSON object")
-    return parameters
+    return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import structlog
 
+from penstock.client.local_files import names_beside
 from penstock.config_tables import DropRule
 from penstock.errors import (
     DeviceQuotaExceeded,
@@ -17,12 +18,17 @@ from penstock.errors import (
     StorageQuotaExceeded,
     TooManyJobs,
 )
+from penstock.intake.drop_inputs import DOCUMENT
+from penstock.storage.drop_rules import ignored, owner, place
+from penstock.workers.keeper.drop_markers import RETRY, Marker
 
 #: Errors that pass without action: such an object waits.
 _TEMPORARY = (
     DeviceQuotaExceeded, NotReady, Overloaded, QueueDraining, QueueFull, StorageQuotaExceeded, TooManyJobs,
 )  # fmt: skip
 
+#: Suffixes of a rule whose objects are documents: other files are parts of them.
+_DOCUMENTS = (DOCUMENT,)
 #: File names skipped in listings that are remembered, so that each is logged once; further names are not logged.
 _MAX_SKIPPED = 1000
 #: Skipped names of the last listing that are shown.
@@ -70,6 +76,29 @@ class ObjectErrors:
 def _fault(error: Exception) -> PenstockError:
     """Return an unexpected error as the sentence that the rule shows; the log has the details."""
     return PenstockError(f"an unexpected {type(error).__name__}; see `drop.failed` in the keeper's log")
+
+
+def ignored_keys(rules: Sequence[DropRule], rule: DropRule, keys: Iterable[str], own: Collection[str]) -> list[str]:
+    """Return the keys that no rule takes for want of a suffix, without the files beside the `own` objects."""
+    if rule.suffixes == _DOCUMENTS:
+        return []
+    beside = {key[: len(key) - len(name)] + each for key in own for name in (key.rpartition("/")[2],)
+              for names in names_beside(name) for each in names}  # fmt: skip
+    found = (key for key in keys if ignored(rule, key) and key not in beside)
+    return sorted(key for key in found if owner(rules, place(rule, key)) is None)
+
+
+def failures_of(markers: Iterable[tuple[str, Marker | None]]) -> dict[str, str]:
+    """Return the reasons of failed objects by key, from the error markers of objects."""
+    return {key: marker.reason for key, marker in markers if marker is not None and marker.status != RETRY}
+
+
+def common_failure(failures: Mapping[str, str], objects: int) -> str | None:
+    """Return the reason for which all of several objects failed; None if they did not, or for other reasons."""
+    reasons = set(failures.values())
+    if objects < 2 or len(failures) < objects or len(reasons) != 1:
+        return None
+    return f"all {objects} objects failed: {reasons.pop()}"
 
 
 class SkippedFiles:

@@ -70,6 +70,7 @@ class DropWatch:
     def check_waiting(self) -> None:
         """Check all objects whose events wait in Redis."""
         while leased := self._store.run(drop_events.lease(LEASED_AT_ONCE)):
+            self._fit_rules()
             outcomes = list(self._pool.map(self._check_leased, leased))
             settled = [
                 each
@@ -82,7 +83,13 @@ class DropWatch:
 
     def check_events(self, events: Sequence[ObjectEvent], source: str) -> list[str]:
         """Check the objects of events from a rule's source; return the outcome of each event."""
+        self._fit_rules()
         return list(self._pool.map(lambda event: self._check_event(event, source), events))
+
+    def _fit_rules(self) -> None:
+        """Read which suffixes the rules' models take."""
+        fitted = [drop.fit_rules() for drop in self._drops.values()]
+        self._rules = fitted[0] if fitted else ()
 
     def count(self, source: str, outcomes: Iterable[str]) -> None:
         """Count events by outcome."""

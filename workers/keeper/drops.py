@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,15 +21,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import Any
 
 import structlog
 
 from penstock.config import Settings
 from penstock.config_tables import DropRule
 from penstock.errors import (
-    Canceled,
-    ErrorReport,
+    ConfigError,
     IdempotencyMismatch,
     InvalidInput,
     InvalidRequest,
@@ -40,6 +37,7 @@ from penstock.errors import (
     PenstockError,
     UnknownJob,
 )
+from penstock.intake.drop_inputs import all_fitted, field_for, is_document
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
@@ -54,20 +52,19 @@ from penstock.storage.objects.local import MAX_PART_BYTES, LocalStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues, drop_events, records
 from penstock.storage.spool import own_folder
-from penstock.workers.keeper.drop_parameters import input_beside
-from penstock.workers.keeper.drop_problems import ObjectErrors, SkippedFiles
+from penstock.workers.keeper import drop_markers
+from penstock.workers.keeper.drop_markers import Marker, Markers, drop_id, result_key
+from penstock.workers.keeper.drop_parameters import object_input
+from penstock.workers.keeper.drop_problems import ObjectErrors, SkippedFiles, common_failure, failures_of, ignored_keys
 
 __all__ = ["CheckResult", "Drop", "drop_id", "open_drops", "result_key"]
 
-MAX_MARKER_BYTES = 100_000_000
 #: Age in seconds of the stored models by which an object may be refused.
 REFUSED_S = 1.0
-#: Namespace of the job ids: UUIDv5 of tenant, bucket, key and version.
-NAMESPACE = uuid.UUID("6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52")
 #: Objects of one rule checked at once: a check waits for the stores most of the time.
 CONCURRENCY = 8
-#: Objects that disappeared before their results, shown at most.
-MAX_DISAPPEARED = 20
+#: Objects of one kind that are shown, at most: those that disappeared, failed or are ignored.
+MAX_SHOWN = 20
 _LOCK_COUNT = 64
 
 log = structlog.get_logger(__name__)
@@ -94,17 +91,6 @@ class CheckResult(StrEnum):
 CHECK_AGAIN = frozenset({CheckResult.SUBMITTED, CheckResult.WAITING, CheckResult.PUBLISHED, CheckResult.POSTPONED})
 
 
-def drop_id(tenant: str, bucket: str, info: ObjectInfo) -> str:
-    """Return the job id of an object version. Pure; `info` comes from a HEAD request."""
-    version = info.version_id or f"{info.etag}\n{info.modified_s:.6f}"
-    return str(uuid.uuid5(NAMESPACE, "\n".join((tenant, bucket, info.key, version))))
-
-
-def result_key(rule: DropRule, key: str) -> str:
-    """Return the prefix of an object's results: `maps/a.tif`."""
-    return rule.output_prefix + key.removeprefix(rule.prefix)
-
-
 @dataclass
 class Drop:
     """One rule's watch over its bucket. Safe to call from several threads."""
@@ -120,12 +106,12 @@ class Drop:
     _listed_before: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     #: Results of HEAD requests, by (key, etag, modified) as listed: one request for each version.
     _heads: dict[tuple[str, str, float], ObjectInfo] = field(default_factory=dict)
-    #: Job ids in markers, by (key, etag).
-    _marker_ids: dict[tuple[str, str], str] = field(default_factory=dict)
     #: Latest error of each object whose last check failed.
     errors_by_key: ObjectErrors = field(default_factory=ObjectErrors)
     #: Latest objects that had disappeared when their jobs ended.
-    _disappeared: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_DISAPPEARED))
+    _disappeared: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_SHOWN))
+    #: The service's rules with the suffixes of their models, of the latest listing or batch of events.
+    _rules: tuple[DropRule, ...] = ()
     #: Last logged problem of the rule's model.
     _model_problem: str | None = None
     #: Last logged problem of the rule's folder.
@@ -134,6 +120,11 @@ class Drop:
     _list_at: float | None = None
     #: Locks, picked by the hash of an object's key: one thread at a time checks an object.
     _locks: Sequence[threading.Lock] = field(default_factory=lambda: [threading.Lock() for _ in range(_LOCK_COUNT)])
+
+    @cached_property
+    def markers(self) -> Markers:
+        """The markers in the bucket."""
+        return Markers(self.bucket)
 
     @property
     def every_s(self) -> float:
@@ -157,7 +148,9 @@ class Drop:
         begun = time.monotonic()
         try:
             self._model()
-            listed = [info for info in self.bucket.list(self.rule.prefix) if self.wants(info.key)]
+            self.fit_rules()
+            every = list(self.bucket.list(self.rule.prefix))
+            listed = [info for info in every if self.wants(info.key)]
             settled = self._settled(listed)
             markers = {info.key: info for info in self.bucket.list(self.rule.output_prefix)}
         except PenstockError as error:
@@ -168,14 +161,38 @@ class Drop:
             outcomes = Counter(pool.map(lambda info: self._check_listed(info, markers), settled))
         self._forget_all_but(listed, markers)
         waiting = sum(count for each, count in outcomes.items() if each in CHECK_AGAIN)
-        failed = sum(key.endswith(ERROR) for key in markers)
-        took_s, unsettled = time.monotonic() - begun, len(listed) - len(settled)
-        disappeared = tuple(sorted(set(self._disappeared.copy()) - {info.key for info in listed}))
-        counts = (len(listed), waiting + unsettled, failed)
-        self._note(drop_events.Pass(*counts, took_s, self._problem(), skipped, disappeared))
+        self._note(self._pass(every, listed, markers, waiting + len(listed) - len(settled), skipped, begun))
         if submitted := outcomes[CheckResult.SUBMITTED]:
             self.store.run(drop_events.count(drop_events.LISTING, {drop_events.SUBMITTED: submitted}))
         return waiting
+
+    def _pass(
+        self,
+        every: Sequence[ObjectInfo],
+        listed: Sequence[ObjectInfo],
+        markers: Mapping[str, ObjectInfo],
+        waiting: int,
+        skipped: tuple[str, ...],
+        begun: float,
+    ) -> drop_events.Pass:
+        """Return what a listing found."""
+        rule, keys = self.fitted_rule, {info.key for info in listed}
+        ignored = ignored_keys(self._rules, rule, [info.key for info in every], keys)
+        found = ((key, self.markers.listed(result_key(rule, key), markers).get(ERROR)) for key in sorted(keys))
+        failures = failures_of(found)
+        return drop_events.Pass(
+            found=len(listed),
+            waiting=waiting,
+            failed=sum(key.endswith(ERROR) for key in markers),
+            took_s=time.monotonic() - begun,
+            problem=self._problem() or common_failure(failures, len(listed)),
+            passed_over=skipped,
+            gone=tuple(sorted(set(self._disappeared.copy()) - keys)),
+            takes=rule.suffixes or (),
+            ignored=len(ignored),
+            ignored_files=tuple(ignored[:MAX_SHOWN]),
+            failures=dict(list(failures.items())[:MAX_SHOWN]),
+        )
 
     def check(self, key: str) -> CheckResult:
         """Check one object. For a file, only listings submit its job: they compare its size and time."""
@@ -190,7 +207,7 @@ class Drop:
     def check_after_end(self, key: str) -> CheckResult:
         """Check an object whose job has ended; log an object that disappeared before its result was published."""
         result = self.check(key)
-        if result is CheckResult.MISSING and not self._read_markers(result_key(self.rule, key)):
+        if result is CheckResult.MISSING and not self.markers.read(result_key(self.rule, key)):
             log.warning(
                 "drop.disappeared", rule=self.rule.name, key=key, detail="it disappeared before its result came"
             )
@@ -211,8 +228,22 @@ class Drop:
 
     def wants(self, key: str) -> bool:
         """Return True if the object belongs to this rule and to no other."""
-        match = owner(self.settings.drops or (self.rule,), place(self.rule, key))
+        match = owner(self._rules or self._all_rules, place(self.rule, key))
         return match is not None and match[0].name == self.rule.name
+
+    @property
+    def _all_rules(self) -> tuple[DropRule, ...]:
+        return self.settings.drops or (self.rule,)
+
+    @property
+    def fitted_rule(self) -> DropRule:
+        """The rule with the suffixes of its model, as far as the model is known."""
+        return next((rule for rule in self._rules if rule.name == self.rule.name), self.rule)
+
+    def fit_rules(self) -> tuple[DropRule, ...]:
+        """Read the models of all rules; return the rules with the suffixes of their models."""
+        self._rules = all_fitted(self._all_rules, self._catalogue())
+        return self._rules
 
     def _note(self, listing: drop_events.Pass) -> None:
         self.store.run(drop_events.note_pass(self.rule.name, listing))
@@ -221,8 +252,7 @@ class Drop:
         versions = {(info.key, info.etag, info.modified_s) for info in listed}
         self._heads = {version: head for version, head in self._heads.items() if version in versions}
         self.errors_by_key.keep_only({info.key for info in listed})
-        existing = {(info.key, info.etag) for info in markers.values()}
-        self._marker_ids = {marker: job_id for marker, job_id in self._marker_ids.items() if marker in existing}
+        self.markers.keep_only(markers.values())
 
     def _settled(self, listed: list[ObjectInfo]) -> list[ObjectInfo]:
         now = {info.key: (info.size_bytes, info.modified_s) for info in listed}
@@ -234,8 +264,9 @@ class Drop:
             head = self._head(info)
             if head is None:
                 return CheckResult.MISSING
-            ids = self._ids_in_markers(result_key(self.rule, info.key), markers)
-            result = CheckResult.OVER if self._key(head).id in ids else self._check(head)
+            found, version = self.markers.listed(result_key(self.rule, info.key), markers), self._version(head)
+            ended = any(marker.ends(version) for marker in found.values())
+            result = CheckResult.OVER if ended else self._check(head)
         except Exception as error:  # even an unexpected error of one object must not affect the others
             self.errors_by_key.note(info.key, error)
             return CheckResult.POSTPONED
@@ -251,39 +282,27 @@ class Drop:
                 return None
         return self._heads[version]
 
-    def _ids_in_markers(self, result: str, markers: Mapping[str, ObjectInfo]) -> set[str]:
-        present = [markers[result + end] for end in (DONE, ERROR) if result + end in markers]
-        return {self._id_in_marker(info) for info in present}
-
-    def _id_in_marker(self, info: ObjectInfo) -> str:
-        version = (info.key, info.etag)
-        if version not in self._marker_ids:
-            try:
-                self._marker_ids[version] = str(self._read_marker(info.key).get("id", ""))
-            except ObjectNotFound:
-                return ""
-        return self._marker_ids[version]
-
-    def _key(self, head: ObjectInfo) -> JobKey:
-        return JobKey(self.rule.tenant, drop_id(self.rule.tenant, self.rule.bucket, head))
+    def _version(self, head: ObjectInfo) -> str:
+        return drop_id(self.rule.tenant, self.rule.bucket, head)
 
     def _check(self, head: ObjectInfo, *, submit: bool = True) -> CheckResult:
-        key, result = self._key(head), result_key(self.rule, head.key)
+        version, result = self._version(head), result_key(self.rule, head.key)
         self._require_name(result)
         with self._locks[hash(head.key) % _LOCK_COUNT]:
-            job, deleted = self._job(key)
+            markers = self.markers.read(result)
+            run = drop_markers.VersionRun(self.rule.tenant, version, drop_markers.retries_of(version, markers.values()))
+            job, deleted = self._job(run.key)
             if job is not None and job.state not in TERMINAL:
                 return CheckResult.WAITING
-            markers = self._read_markers(result)
-            if any(marker.get("id") == key.id for marker in markers.values()):
+            if any(marker.ends(version) for marker in markers.values()):
                 return CheckResult.OVER
             if deleted:
-                log.warning("drop.job_deleted", key=head.key, job=key.id)
+                log.warning("drop.job_deleted", key=head.key, job=run.key.id)
                 return CheckResult.OVER
             if job is not None:
-                self._publish(head, job, markers)
+                self._publish(head, run, job, markers)
                 return CheckResult.PUBLISHED
-            return self._submit(key, head, markers) if submit else CheckResult.WAITING
+            return self._submit(run, head, markers) if submit else CheckResult.WAITING
 
     def _require_name(self, result: str) -> None:
         """Raise `InvalidRequest` if the object's name is too long for any result file, even for its error."""
@@ -300,72 +319,70 @@ class Drop:
         except JobGone:
             return None, True
 
-    def _read_markers(self, result: str) -> dict[str, dict[str, Any]]:
-        """Read the existing markers; return them by suffix."""
-        markers = {}
-        for end in (DONE, ERROR):
-            with suppress(ObjectNotFound):
-                markers[end] = self._read_marker(result + end)
-        return markers
-
-    def _read_marker(self, key: str) -> dict[str, Any]:
-        """Return a marker's contents, empty if it cannot be read."""
-        try:
-            marker = json.loads(self.bucket.get_bytes(key, limit_bytes=MAX_MARKER_BYTES))
-        except (ValueError, RecursionError):
-            return {}
-        return marker if isinstance(marker, dict) else {}
-
-    def _submit(self, key: JobKey, info: ObjectInfo, markers: Mapping[str, Mapping[str, Any]]) -> CheckResult:
-        entry = self._model(key.id)
+    def _submit(self, run: drop_markers.VersionRun, info: ObjectInfo, markers: Mapping[str, Marker]) -> CheckResult:
+        entry = self._model(run.key.id)
         if entry is None:
             return CheckResult.POSTPONED
         try:
-            submission = self._valid_submission(key, info, entry)
+            submission = self._valid_submission(run.key, info, entry)
         except (InvalidInput, MediaTooLarge) as error:  # permanent until the object is replaced
             result = result_key(self.rule, info.key)
-            self._withdraw(result, markers)
-            self._put_marker(result, ERROR, {"id": key.id, "status": "failed", "error": error.report().to_json()})
+            self.markers.withdraw(result, markers)
+            self.markers.put(result, ERROR, run.marker("failed", error=error.report().to_json()))
             return CheckResult.PUBLISHED
         limits = records.QueueLimits.of(self.settings)
         with suppress(IdempotencyMismatch):  # another keeper submitted it first, with an older configuration
             Journal(self.store, self.objects).run(journal.submit(submission, limits))
-            log.info("drop.submitted", key=info.key, job=key.id)
+            log.info("drop.submitted", key=info.key, job=run.key.id)
         return CheckResult.SUBMITTED
 
     def _valid_submission(self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry) -> Submission:
         """Return the submission of an object; `InvalidInput` where the latest entry of the model refuses it too."""
-        parameters = input_beside(self.bucket, self.rule, info.key, entry.input_schema, partial(self._reference, key))
         try:
-            return self._submission(key, info, entry, parameters)
+            return self._submission(key, info, entry)
         except InvalidInput:
             self.models.read(fresh_s=REFUSED_S)
             latest = self._model(key.id)
             if latest is None or latest == entry:
                 raise
-            return self._submission(key, info, latest, parameters)
+            return self._submission(key, info, latest)
 
     @cached_property
     def models(self) -> StoredModels:
         """The models in the object store."""
         return StoredModels(self.objects)
 
+    def _catalogue(self) -> Mapping[str, CatalogueEntry]:
+        return merged(self.store.run(catalogues.known()), self.models.read())
+
     def _model(self, job: str | None = None) -> CatalogueEntry | None:
-        """Return the rule's model, for one job where several share it; None while not known, which is logged once."""
-        catalogue = merged(self.store.run(catalogues.known()), self.models.read())
+        """Return the rule's model, for one job where several share it.
+
+        None while the model is not known, or where it does not fit the rule; a problem is logged once.
+        """
+        catalogue = self._catalogue()
         entry = find(catalogue, self.rule.model if job is None else model_for(catalogue, self.rule.model, job))
-        problem = None
+        problem = self._misfit(entry)
         if catalogue and entry is None:
             problem = f"there is no model {self.rule.model!r}; known models: {known_names(catalogue)}"
-            if problem != self._model_problem:
-                log.error("drop.unknown_model", rule=self.rule.name, detail=problem)
+        if problem and problem != self._model_problem:
+            log.error("drop.unfit_rule" if entry else "drop.unknown_model", rule=self.rule.name, detail=problem)
         self._model_problem = problem
-        return entry
+        return None if problem else entry
 
-    def _submission(
-        self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry, parameters: Mapping[str, Any]
-    ) -> Submission:
-        document = {**self.rule.input, **parameters, self.rule.field: self._reference(key, info)}
+    def _misfit(self, entry: CatalogueEntry | None) -> str | None:
+        """Return the reason for which a model cannot take the rule's objects; documents fit every model."""
+        if entry is None or is_document(self.rule, "".join(self.rule.suffixes or ())):
+            return None
+        try:
+            field_for(self.rule, entry.input_schema)
+        except ConfigError as error:
+            return error.detail
+        return None
+
+    def _submission(self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry) -> Submission:
+        reference = partial(self._reference, key, info.key)
+        document = object_input(self.bucket, self.rule, info, entry.input_schema, reference)
         canonical = json.dumps([self.rule.model, document], sort_keys=True)
         return Submission(
             key=key,
@@ -385,24 +402,28 @@ class Drop:
         """Return the object's name for the tenant: for files the key, since the folder is the operator's secret."""
         return info.key if isinstance(self.bucket, LocalStore) else self.bucket.uri(info.key)
 
-    def _reference(self, key: JobKey, info: ObjectInfo) -> str:
-        """Return the object as a media reference: S3 objects by their etag, files as an immutable copy."""
+    def _reference(self, key: JobKey, beside: str, info: ObjectInfo) -> str:
+        """Return an object as a media reference: S3 objects by their etag, files as an immutable copy.
+
+        `beside` is the key of the object of the job, which may be a document that names others.
+        """
         if not isinstance(self.bucket, LocalStore):
             return f"{self.bucket.uri(info.key)}#etag={info.etag}"
         name, limit_bytes = safe_name(info.key), self.settings.max_upload_bytes
+        upload = drop_markers.upload_id(key, beside, info.key)
         if info.size_bytes > limit_bytes:
             raise MediaTooLarge(f"{info.key} has {info.size_bytes} bytes; max_upload_bytes allows {limit_bytes}")
         with own_folder(self.settings.spool_dir) as folder:
             copy = folder / "media"
             self.bucket.get_file(info.key, copy, limit_bytes=limit_bytes, etag=info.etag)
-            self.objects.put_file(upload_key(key.tenant, key.id, name), copy, content_type="application/octet-stream")
-        return f"media://{key.id}/{name}"
+            self.objects.put_file(upload_key(key.tenant, upload, name), copy, content_type="application/octet-stream")
+        return f"media://{upload}/{name}"
 
-    def _publish(self, info: ObjectInfo, job: Job, markers: Mapping[str, Mapping[str, Any]]) -> None:
+    def _publish(self, info: ObjectInfo, run: drop_markers.VersionRun, job: Job, markers: Mapping[str, Marker]) -> None:
         """Replace an older version's artifacts, and write the marker last."""
         result, end = result_key(self.rule, info.key), DONE if job.state is State.SUCCEEDED else ERROR
         places = {artifact.name: f"{result}/{artifact.name}" for artifact in job.artifacts}
-        self._withdraw(result, markers)
+        self.markers.withdraw(result, markers)
         if isinstance(self.bucket, LocalStore):  # first: a file in the way would fail every listing after the copying
             for key in (*places.values(), result + end):
                 self.bucket.require_way(key)
@@ -411,18 +432,10 @@ class Drop:
                 copy = folder / "artifact"
                 self.objects.get_file(artifact.key, copy, limit_bytes=artifact.size_bytes)
                 self.bucket.put_file(places[artifact.name], copy, content_type=artifact.content_type)
-        self._put_marker(result, end, _marker_of(job))
+        self.markers.put(result, end, run.marker_of(job))
+        if end == DONE and ERROR in markers:  # a retry succeeded
+            self.bucket.delete(result + ERROR)
         log.info("drop.published", key=info.key, job=job.key.id, state=job.state.value)
-
-    def _withdraw(self, result: str, markers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete an older version's artifacts and markers, so that none is taken for the new object's."""
-        for end, marker in markers.items():
-            for artifact in marker.get("artifacts", ()):
-                self.bucket.delete(f"{result}/{safe_name(artifact['name'])}")
-            self.bucket.delete(result + end)
-
-    def _put_marker(self, result: str, end: str, marker: Mapping[str, Any]) -> None:
-        self.bucket.put_bytes(result + end, json.dumps(marker, indent=1).encode(), content_type="application/json")
 
 
 def open_drops(settings: Settings, store: records.Runs, objects: ObjectStore) -> list[Drop]:
@@ -434,16 +447,3 @@ def _open(rule: DropRule, settings: Settings, store: records.Runs, objects: Obje
     skipped = SkippedFiles(rule)
     bucket = open_store(rule.bucket, settings, passed_over=skipped)
     return Drop(rule, bucket, settings, store, objects, skipped)
-
-
-def _marker_of(job: Job) -> dict[str, Any]:
-    error: ErrorReport | None = job.error
-    if error is None and job.state is State.CANCELED:
-        error = Canceled("the job was canceled: put the object there again to run it").report()
-    return {
-        "id": job.key.id,
-        "status": job.state.value,
-        "artifacts": [{"name": a.name, "size_bytes": a.size_bytes, "sha256": a.sha256} for a in job.artifacts],
-        "data": job.data,
-        "error": error.to_json() if error else None,
-    }

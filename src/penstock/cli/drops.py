@@ -1,15 +1,15 @@
-"""`penstock drops`: list the drop rules and the results of their last listings."""
+"""`penstock drops`: list the drop rules and the results of their last listings; run failed objects again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.display import err, out, print_json, table
-from penstock.cli.options import DEFAULT_URL, JOB_FAILED, AsJson, Data, Url, connect
+from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, AsJson, Data, Url, connect
 from penstock.cli.upkeep import load
 
 if TYPE_CHECKING:
@@ -21,12 +21,47 @@ if TYPE_CHECKING:
 LATE_S = 900
 
 
-def drops(data: Data = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+drops_app = typer.Typer(epilog=EPILOG)
+
+
+@drops_app.command()
+def retry(
+    rule: Annotated[str, typer.Argument(help="Name of the rule.")],
+    keys: Annotated[list[str] | None, typer.Argument(help="Keys of objects; default: all that failed.")] = None,
+    data: Data = None,
+) -> None:
+    """Run the failed objects of a drop rule again, after the rule, the model or a parameters file was corrected.
+
+    The settings here must have the rule. The keeper submits the jobs with its next listing.
+    """
+    from penstock.errors import ConfigError
+    from penstock.storage.drop_rules import ERROR
+    from penstock.storage.objects.opening import open_store
+    from penstock.workers.keeper.drop_markers import Markers, result_key
+
+    settings = load(data)
+    found = next((each for each in settings.drops if each.name == rule), None)
+    if found is None:
+        known = ", ".join(each.name for each in settings.drops) or "none"
+        raise ConfigError(f"there is no drop rule {rule!r} in the settings here; known rules: {known}")
+    bucket = open_store(found.bucket, settings)
+    results = [result_key(found, key) for key in keys or ()] or [
+        info.key.removesuffix(ERROR) for info in bucket.list(found.output_prefix) if info.key.endswith(ERROR)
+    ]
+    markers = Markers(bucket)
+    again = sum(markers.retry(result) for result in results)
+    out.print(f"{again} failed object{'' if again == 1 else 's'} of {rule} will run again with the next listing")
+
+
+@drops_app.callback(invoke_without_command=True)
+def drops(context: typer.Context, data: Data = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the drop rules with their numbers of objects: all, waiting, failed. Exit code 1 on a problem.
 
     The rules are those of the settings here, or, where these have none, those of the service; the numbers are those of
     the keeper's last listing. With --json, `elsewhere` names rules that the service lists and that are not listed here.
     """
+    if context.invoked_subcommand is not None:
+        return
     from penstock.storage.drop_rules import listed_every_s
     from penstock.storage.redis.drop_events import problem_with
     from penstock.up.valkey import redis_address
@@ -76,6 +111,8 @@ def _show_told(told: Mapping[str, Any], as_json: bool) -> None:
             counts = [str(last.get(name, "")) for name in ("found", "waiting", "failed")]
             rows.add_row(rule["name"], where, rule["model"], *counts, rule["problem"] or "")
         out.print(rows)
+        for rule in told["rules"]:
+            _show_objects(rule["name"], rule["last_pass"] or {})
     if any(rule["problem"] for rule in told["rules"]):
         raise typer.Exit(JOB_FAILED)
 
@@ -133,8 +170,24 @@ def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str
             out.print(f"{rule.name} skips names that cannot be objects (copy or rename them): {passed_over}")
         if last and last.gone:
             out.print(f"{rule.name} has no results for objects that disappeared too early: {', '.join(last.gone)}")
+        if last:
+            _show_objects(rule.name, asdict(last))
     if found.events_waiting:
         out.print(f"{found.events_waiting} events wait for the keeper")
+
+
+def _show_objects(rule: str, last: Mapping[str, Any]) -> None:
+    """Print the files that a rule ignores, and its failed objects with their reasons."""
+    if count := last.get("ignored", 0):
+        names, takes = ", ".join(last["ignored_files"]), " ".join(last["takes"])
+        more = ", ..." if count > len(last["ignored_files"]) else ""
+        files = "1 file" if count == 1 else f"{count} files"
+        out.print(f"{rule} ignores {files} without one of its `suffixes` ({takes}): {names}{more}")
+    failures = last.get("failures") or {}
+    for key, reason in failures.items():
+        out.print(f"{rule} failed on {key}: {reason}")
+    if failures:
+        out.print(f"After a correction, `penstock drops retry {rule}` runs them again")
 
 
 def _when(last: Pass | None) -> str:

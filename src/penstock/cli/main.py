@@ -30,7 +30,7 @@ from penstock.cli.display import (
     table,
     words,
 )
-from penstock.cli.drops import drops
+from penstock.cli.drops import drops_app
 from penstock.cli.failures import exit_code, problem, sentence, wants_json
 from penstock.cli.files import download, save, upload, wait
 from penstock.cli.keys import keys_app
@@ -80,6 +80,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(batch_app, name="batch")
+app.add_typer(drops_app, name="drops")
 app.add_typer(keys_app, name="keys")
 app.add_typer(install_app, name="install")
 app.add_typer(models_app, name="models")
@@ -93,7 +94,6 @@ for _command in (upload, wait, download, logs, reproduce, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
-app.command(epilog=EPILOG)(drops)
 app.command(epilog=EPILOG)(usage)
 app.command("sample-model")(sample_model)
 
@@ -341,7 +341,8 @@ def _input(
     document: dict[str, Any], files: list[str], schema: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str | Path]]:
     """Return the job's input, and the local files in it by their place."""
-    from penstock.cli.params import assign_files, assign_texts, means_texts
+    from penstock.cli.params import assign_texts, means_texts
+    from penstock.client.file_fields import assign_files
     from penstock.client.local_files import split_files
     from penstock.requests import is_file
 

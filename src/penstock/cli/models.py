@@ -285,7 +285,7 @@ def unpublish(
 
 def _sample(path: Path | None) -> Sample | None:
     """Return a file as a sample for a model's first media field."""
-    from penstock.cli.params import assign_files
+    from penstock.client.file_fields import assign_files
     from penstock.local.inspection import Sample
 
     return None if path is None else Sample(path.name, lambda schema: assign_files([str(path)], schema))

@@ -6,16 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.client.answers import ClientError
+from penstock.client.file_fields import UsageProblem, media_ways
 from penstock.client.local_files import media_fields, shapes
 from penstock.jobs import is_reference
 
 #: Types in the order in which they are tried: `1` is a number where the schema allows number and text.
 _ORDER = ("null", "boolean", "integer", "number", "array", "object", "string")
-
-
-class UsageProblem(ClientError):
-    """The arguments make no valid request."""
 
 
 def parse_params(pairs: Iterable[str], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,31 +28,6 @@ def parse_params(pairs: Iterable[str], schema: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-def assign_files(
-    files: Sequence[str], schema: Mapping[str, Any], taken: Iterable[str] = ()
-) -> dict[str, str | list[str]]:
-    """Return the files of each media field: all files for a list field, else one per field in the schema's order.
-
-    Fields in `taken` have a value already. Raises `UsageProblem` if the numbers do not match.
-    """
-    taken = set(taken)
-    fields = {name: many for name, many in media_fields(schema).items() if name not in taken}
-    required = [name for name in fields if name in schema.get("required", ())]
-    if ways := _ways(schema):
-        # Files use the first of the ways to give the media, also beside a named one; the other fields must be named.
-        required = [] if taken & {name for way in ways for name in way} else ways[0]
-        fields = {name: many for name, many in fields.items() if name in ways[0]}
-    lists = [name for name, many in fields.items() if many]
-    if len(fields) == 1 and lists:
-        if not files and lists[0] in required:
-            raise UsageProblem(f"the model needs at least one file ({lists[0]})")
-        return {lists[0]: list(files)} if files else {}
-    if len(files) > len(fields) or len(files) < len(required) or lists:
-        raise UsageProblem(_wrong_number(files, fields, required))
-    order = sorted(fields, key=lambda name: name not in required)
-    return dict(zip(order, files, strict=False))
-
-
 def text_field(schema: Mapping[str, Any]) -> str | None:
     """Return the field for free text: the first one that accepts text and is neither media nor a choice."""
     return next((name for name, part in schema.get("properties", {}).items() if _takes_text(schema, part)), None)
@@ -65,7 +36,7 @@ def text_field(schema: Mapping[str, Any]) -> str | None:
 def means_texts(arguments: Sequence[str], schema: Mapping[str, Any], is_file: Callable[[str], bool]) -> bool:
     """Return True if the arguments are the model's text: it accepts text, and needs no files or gets others."""
     fields = media_fields(schema)
-    required = {*schema.get("required", ()), *(name for way in _ways(schema) for name in way)}
+    required = {*schema.get("required", ()), *(name for way in media_ways(schema) for name in way)}
     if text_field(schema) is None or required & set(fields):
         return False
     return not (fields and arguments) or not all(is_file(argument) or is_reference(argument) for argument in arguments)
@@ -82,12 +53,6 @@ def assign_texts(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str, A
     return {field: list(texts) if listed and (len(texts) > 1 or not alone) else " ".join(texts)}
 
 
-def _ways(schema: Mapping[str, Any]) -> list[list[str]]:
-    """Return the alternative sets of fields, if the first set consists of media; empty if the schema has none."""
-    ways = [list(part.get("required", ())) for part in schema.get("anyOf", ())]
-    return ways if ways and ways[0] and set(ways[0]) <= set(media_fields(schema)) else []
-
-
 def _takes_text(root: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     found = [inner for shape in shapes(root, part) for inner in (shape, *shapes(root, shape.get("items") or {}))]
     return any(map(_is_free_text, found))
@@ -95,14 +60,6 @@ def _takes_text(root: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
 
 def _is_free_text(shape: Mapping[str, Any]) -> bool:
     return "string" in _kinds(shape) and not {"enum", "const", "format", "pattern"} & set(shape)
-
-
-def _wrong_number(files: Sequence[str], fields: Mapping[str, bool], required: Sequence[str]) -> str:
-    if not fields:
-        return "the model takes no files"
-    names = ", ".join(f"{name}{'' if name in required else ' (optional)'}" for name in fields)
-    given = f"{len(files)} file{'' if len(files) == 1 else 's'} given"
-    return f"{given}, but the model's files are: {names}. Name others with --param FIELD=media://..."
 
 
 def _put(

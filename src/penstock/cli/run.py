@@ -19,9 +19,10 @@ import typer
 from penstock.cli.display import err, out, print_json, show_notes
 from penstock.cli.failures import problem
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
-from penstock.cli.params import UsageProblem, assign_files, assign_texts, means_texts, parse_params
+from penstock.cli.params import assign_texts, means_texts, parse_params
 from penstock.client.answer_text import answer_lines
 from penstock.client.answers import Event
+from penstock.client.file_fields import UsageProblem, assign_files
 from penstock.cores import cores, physical_cores
 from penstock.errors import InputError, ModelUnavailable, ProcessorFailed, RequestError, ServiceError, with_places
 from penstock.jobs import Phase, Progress

@@ -210,7 +210,7 @@ class ModelInfo:
     problem: str | None = None
     #: True once a worker has warmed the model up; jobs are accepted before.
     ready: bool = True
-    #: How people read the JSON of its answers; empty from an older service.
+    #: The forms in which people read the JSON of its answers; empty from an older service.
     views: tuple[View, ...] = ()
     raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 

@@ -52,7 +52,7 @@ class Result:
     folder: Path
     #: The job's page at the service.
     page: str
-    #: How people read `data`.
+    #: The forms in which people read `data`.
     views: tuple[View, ...] = ()
 
     def __repr__(self) -> str:

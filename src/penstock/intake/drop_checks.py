@@ -7,7 +7,8 @@ from itertools import islice
 
 from penstock.config import Settings
 from penstock.config_tables import DropRule
-from penstock.errors import InvalidRequest, PenstockError
+from penstock.errors import ConfigError, InvalidRequest, PenstockError
+from penstock.intake.drop_inputs import all_fitted, field_for, field_value, is_document
 from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, find, no_model
 from penstock.storage.checks import Finding
@@ -32,7 +33,7 @@ def inspect_drops(
         yield from _last_listing(rule, (listed or {}).get(rule.name), {finding.detail for finding in found})
     for url in dict.fromkeys(rule.queue_url for rule in settings.drops if rule.queue_url):
         yield _queue(url, settings)
-    for name, detail in conflicts(settings.drops):
+    for name, detail in conflicts(all_fitted(settings.drops, models)):
         remedy = "give the rules separate prefixes, and each an output_prefix outside all prefixes"
         yield Finding(f"drop rule {name}", ok=False, detail=detail, remedy=remedy)
 
@@ -76,9 +77,13 @@ def _model(rule: DropRule, models: Mapping[str, CatalogueEntry]) -> Iterator[Fin
         detail = f"its model {entry.name} cannot be used: {entry.problem}"
         yield Finding(name, ok=False, detail=detail, remedy="correct the model and restart its worker")
         return
-    refusal = _refusal(rule, entry)
+    try:
+        refusal = _refusal(rule, entry)
+    except ConfigError as error:
+        yield Finding(name, ok=False, detail=error.detail, remedy="correct the rule, or choose another model")
+        return
     if refusal:
-        remedy = "correct `input` and `field`: the jobs would fail"
+        remedy = "correct `input`: the jobs would fail"
         yield Finding(name, ok=False, detail=f"{entry.name} rejects the rule's input: {refusal}", remedy=remedy)
 
 
@@ -90,9 +95,16 @@ def _last_listing(rule: DropRule, last: Pass | None, said: Container[str]) -> It
 
 
 def _refusal(rule: DropRule, entry: CatalogueEntry) -> str:
-    """Return what the model's schema rejects in a rule's input; missing fields may come from parameter files."""
+    """Return what the model's schema rejects in a rule's input; missing fields may come from parameter files.
+
+    Raises `ConfigError` if the model does not take the rule's objects.
+    """
+    schema, given = entry.input_schema, dict(rule.input)
+    if not is_document(rule, "".join(rule.suffixes or ())):
+        field = field_for(rule, schema)
+        given[field] = field_value(schema, field, "media://drop/scene")
     try:
-        check_input(entry, {**rule.input, rule.field: "media://drop/scene"})
+        check_input(entry, given)
     except InvalidRequest as error:
         return "; ".join(f"{i.pointer}: {i.detail}" for i in error.errors if i.detail != "is required")
     return ""

@@ -14,13 +14,15 @@ from typing import Any, TextIO, TypeAlias
 
 from structlog.typing import EventDict, WrappedLogger
 
+from penstock.observation.tracebacks import error_of, place_of
+
 #: Receives the level and the text of each line.
 Listener: TypeAlias = Callable[[str, str], None]
 
 #: Characters of one line; the rest is left out.
 MAX_LINE_CHARS = 2_000
 #: Fields of a log line that are no part of its text: the ids of the job, and places in the code.
-_LEFT_OUT = frozenset({"event", "level", "at", "job", "trace_id", "logger", "exception", "stack", "traceback"})
+_LEFT_OUT = frozenset({"event", "level", "at", "job", "trace_id", "logger", "exception", "stack", "traceback", "model"})
 
 
 class _Ear:
@@ -95,7 +97,7 @@ def pass_on(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict
 
 
 def text_of(event: EventDict) -> str:
-    """Return a log line as text: its name, its fields, and the last line of its exception.
+    """Return a log line as text: its name, its fields, and its exception with the place in the author's code.
 
     The rest of a traceback shows the installation, and stays in the service's own log.
     """
@@ -105,9 +107,12 @@ def text_of(event: EventDict) -> str:
         if value is not None and name not in _LEFT_OUT and not name.startswith("_")
     ]
     text = " ".join([str(event.get("event", "")), *fields])
-    traceback = event.get("exception") or event.get("traceback") or ""
-    trace = [line for line in str(traceback).splitlines() if line.strip()]
-    return f"{text}: {trace[-1].strip()}" if trace else text
+    traceback = str(event.get("exception") or event.get("traceback") or "")
+    if not (error := error_of(traceback)):
+        return text
+    model = event.get("model")
+    where = ", ".join(filter(None, (place_of(traceback), model and f"model {model}")))
+    return f"{text}: {error} ({where})" if where else f"{text}: {error}"
 
 
 def shortened(text: str) -> str:

@@ -22,6 +22,7 @@ import psutil
 
 from penstock.errors import PenstockError
 from penstock.observation.log import plain
+from penstock.observation.tracebacks import error_of, place_of
 from penstock.up.processes import KeptProcess
 from penstock.up.valkey import last_line
 
@@ -319,7 +320,10 @@ def pause_s(failures: int) -> float:
 
 
 def error_in(line: str) -> str | None:
-    """Return the event and detail of a log line of level error, without ids and tracebacks; None for others."""
+    """Return a log line of level error as a sentence: event, detail or exception with its place, model and job.
+
+    None for other lines.
+    """
     if not line.startswith("{"):
         return None
     try:
@@ -329,8 +333,11 @@ def error_in(line: str) -> str | None:
     if record.get("level") not in ("error", "critical"):
         return None
     detail = record.get("detail") or record.get("error") or record.get("problem") or ""
-    event = str(record.get("event"))
-    return plain(f"{_words(event)}{f': {detail}' if detail else ''}")
+    traceback = str(record.get("exception") or record.get("traceback") or "")
+    raised = " at ".join(filter(None, (error_of(traceback), place_of(traceback))))
+    told = ": ".join(filter(None, (_words(str(record.get("event"))), str(detail), raised)))
+    ids = ", ".join(f"{name} {record[name]}" for name in ("model", "job") if record.get(name))
+    return plain(f"{told} ({ids})" if ids else told)
 
 
 #: Texts of events, for the operator who reads the output of `penstock up`.

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.params import (
-    UsageProblem,
-    assign_files,
-    assign_texts,
-    is_reference,
-    means_texts,
-    parse_params,
-    text_field,
-)
+from penstock.cli.params import assign_texts, is_reference, means_texts, parse_params, text_field
+from penstock.client.file_fields import UsageProblem
 from penstock.processors.geo.request import SegmentationRequest
 
 SEGMENTATION = SegmentationRequest.model_json_schema()
@@ -94,49 +87,6 @@ def test_what_does_not_fit_is_said(pair: str, sentence: str) -> None:
     with pytest.raises(UsageProblem, match="--param") as caught:
         parse_params([pair], MIXED)
     assert sentence in str(caught.value)
-
-
-def schema(required: list[str], **fields: Any) -> dict[str, Any]:
-    return {"properties": {**fields, "text": {"type": "string"}}, "required": required}
-
-
-def test_one_file_goes_into_the_one_field() -> None:
-    assert assign_files(["a.tif"], SEGMENTATION) == {"scene": "a.tif"}
-
-
-def test_files_go_into_their_fields_in_order_the_required_ones_first() -> None:
-    fields = schema(["before", "after"], mask=MEDIA, before=MEDIA, after=MEDIA)
-
-    assert assign_files(["a", "b"], fields) == {"before": "a", "after": "b"}
-    assert assign_files(["a", "b", "m"], fields) == {"before": "a", "after": "b", "mask": "m"}
-    assert assign_files(["b"], fields, taken=["before"]) == {"after": "b"}
-
-
-def test_a_list_takes_all_files() -> None:
-    fields = schema(["images"], images={"type": "array", "items": MEDIA})
-
-    assert assign_files(["a", "b"], fields) == {"images": ["a", "b"]}
-
-
-def test_a_model_without_media_takes_no_files() -> None:
-    assert assign_files([], schema([])) == {}
-    with pytest.raises(UsageProblem, match="takes no files"):
-        assign_files(["a"], schema([]))
-
-
-@pytest.mark.parametrize("files", [[], ["a", "b"]])
-def test_another_number_of_files_is_said(files: list[str]) -> None:
-    with pytest.raises(UsageProblem, match="the model's files are: scene"):
-        assign_files(files, SEGMENTATION)
-
-
-def test_no_file_is_missed_where_the_media_were_given_otherwise() -> None:
-    assert assign_files([], SEGMENTATION, taken=["files"]) == {}
-
-
-def test_a_file_goes_beside_the_document_that_describes_it() -> None:
-    assert assign_files(["a.tif"], SEGMENTATION, taken=["stac"]) == {"scene": "a.tif"}
-    assert assign_files([], SEGMENTATION, taken=["stac"]) == {}
 
 
 def test_references_are_told_from_files() -> None:

@@ -17,7 +17,14 @@ QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/scenes"
 
 
 def rule(name: str = "a", **changes: Any) -> DropRule:
-    fields = {"name": name, "bucket": "s3://scenes", "prefix": "in/", "model": "m", "output_prefix": "out/"}
+    fields = {
+        "name": name,
+        "bucket": "s3://scenes",
+        "prefix": "in/",
+        "model": "m",
+        "output_prefix": "out/",
+        "suffixes": (".tif", ".tiff"),
+    }
     return DropRule(**(fields | changes))
 
 

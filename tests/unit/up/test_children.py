@@ -284,6 +284,14 @@ def test_only_errors_of_ours_are_sentences() -> None:
     assert error_in("{broken") is None
 
 
+def test_an_error_of_a_model_names_the_place_the_model_and_the_job() -> None:
+    trace = "Traceback (most recent call last):\n  File \"/srv/mine.py\", line 12, in prepare\nKeyError: 'b'"
+    record = {"level": "error", "event": "processor.failed", "exception": trace, "model": "mine", "job": "default/1"}
+    said = "processor failed: KeyError: 'b' at mine.py:12 in prepare (model mine, job default/1)"
+    assert error_in(json.dumps(record)) == said
+    assert error_in('{"level": "error", "event": "worker.full", "detail": "no space"}') == "worker full: no space"
+
+
 def test_pauses_end_at_ten_seconds() -> None:
     assert [pause_s(n) for n in range(7)] == [0.5, 1, 2, 4, 8, 10, 10]
 

@@ -6,6 +6,7 @@ const REMEDIES = {
   media_unreadable: "Check the file with a program of its kind, and submit a readable one.",
   media_too_large: "Submit a smaller file. The model's limits stand in the form under Submit.",
   media_refused: "Upload the file, or ask the operator to allow its host or bucket.",
+  processor_failed: "The model failed, perhaps on every input. Its lines below and `penstock logs` name the place in its code: give the job's id to the operator.",
   model_unavailable: "Ask the operator: the view Operate and `penstock models check` show what is wrong with the model.",
   worker_lost: "Its workers ended while they ran it, often for lack of memory. Try a smaller input, or ask the operator to look at the worker's log.",
   execution_timeout: "Submit it with a longer execution_timeout, or a smaller input.",

@@ -1,7 +1,8 @@
-// Operate: queues, models, workers, dead letters, webhooks, usage, limits and tenants - as far as the key's scopes reach.
+// Operate: queues, models, workers, drop rules, dead letters, webhooks, usage, limits and tenants - as far as the key's scopes reach.
 import { fill, h } from "../dom.js";
 import { may } from "../session.js";
 import { deadLetters } from "./dead_letters.js";
+import { drops } from "./drops.js";
 import { limits } from "./limits.js";
 import { models } from "./models.js";
 import { queues } from "./queues.js";
@@ -11,7 +12,7 @@ import { webhooks } from "./webhooks.js";
 import { workers } from "./workers.js";
 
 const PARTS = [
-  { scope: "monitor", make: queues }, { scope: "monitor", make: workers }, { scope: "read", make: models },
+  { scope: "monitor", make: queues }, { scope: "monitor", make: workers }, { scope: "monitor", make: drops }, { scope: "read", make: models },
   { scope: "admin", make: deadLetters }, { scope: "webhooks", make: webhooks }, { scope: "read", make: usage },
   { scope: null, make: limits }, { scope: "admin", make: tenants },
 ];

@@ -229,7 +229,7 @@ def test_a_bad_prompt_fails_its_own_job_only(engine: BatchingEngine, jobs: Threa
     steps.go.set()
     with pytest.raises(ProcessorFailed) as failure:
         bad.outputs()
-    assert failure.value.detail == "the neural network of model 'echo' failed on this input (ValueError)"
+    assert failure.value.detail == "the model 'echo' failed: its neural network raised ValueError"
     assert (gate.outputs(), good.outputs(), fine.outputs()) == ([0], [1, 2], [3, 4])
     assert len(steps.batches[1]) == 6
     assert run_all(engine, a_model(), numbers([5])) == [5]
