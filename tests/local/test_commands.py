@@ -35,14 +35,16 @@ def scene(tmp_path: Path) -> Path:
 
 
 def test_a_scene_is_run_and_its_files_are_named(tmp_path: Path, scene: Path) -> None:
-    done = penstock(tmp_path, "run", "toy", scene.name, "--catalogue", "toy.toml", "--param", "outputs=classes,stats")
+    done = penstock(
+        tmp_path, "run", "toy", scene.name, "--catalogue", "toy.toml", "--param", "outputs=classes,stats", "--json"
+    )
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["pixels"] == 64 * 64
+    assert json.loads(done.stdout)["output"]["json"]["pixels"] == 64 * 64
     assert sorted(path.name for path in (tmp_path / "toy-result").iterdir()) == [
         "classes.qml", "classes.tif", "classes.tif.aux.xml", "stats.json",
     ]  # fmt: skip
-    assert "toy-result/classes.tif" in done.stderr
+    assert (tmp_path / "toy-result" / "classes.tif").is_file()
 
 
 def test_json_alone_stands_on_standard_output(tmp_path: Path, scene: Path) -> None:
@@ -63,9 +65,9 @@ def test_notes_of_a_result_are_seen_beside_redirected_statistics(tmp_path: Path,
     numbers[:, :, :24] = 0
     write_scene(tmp_path / "filled.tif", numbers, descriptions=names)
     words = ("run", "toy", "filled.tif", "--catalogue", "toy.toml", "--param", "outputs=stats")
-    words = (*words, "--param", "radiometry.scale=1")
+    words = (*words, "--param", "radiometry.scale=1", "--json")
     done = penstock(tmp_path, *words)
-    (note,) = json.loads(done.stdout)["notes"]
+    (note,) = json.loads(done.stdout)["output"]["json"]["notes"]
     assert f"note: {note}" in done.stderr
     assert 'give "radiometry": {"nodata": 0}' in note
 

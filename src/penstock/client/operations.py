@@ -249,9 +249,18 @@ class Operations:
         return protocol.Delays(self.patience_s, self.draw, self.on_retry)
 
 
+def manifest(job: Job) -> dict[str, Any]:
+    """Return the content of `manifest.json` for a downloaded result."""
+    files = [
+        {"name": a.name, "content_type": a.content_type, "size_bytes": a.size_bytes, "sha256": a.sha256}
+        for a in job.artifacts
+    ]
+    return {"job": job.id, "model": job.model, "artifacts": files}
+
+
 def write_notes(job: Job, folder: Path) -> list[Path]:
     """Write `manifest.json` and `job.json` beside a result and return their paths."""
-    contents = (protocol.manifest(job), dict(job.raw))
+    contents = (manifest(job), dict(job.raw))
     for name, content in zip(NOTES, contents, strict=True):
         partial = folder / f".{name}.{uuid.uuid4().hex[:8]}.part"
         with open_file(partial, "xb") as file:

@@ -438,15 +438,6 @@ def artifact_path(folder: Path, name: str) -> Path:
     return folder.joinpath(*parts)
 
 
-def manifest(job: Job) -> dict[str, Any]:
-    """Return the content of `manifest.json` for a downloaded result."""
-    files = [
-        {"name": a.name, "content_type": a.content_type, "size_bytes": a.size_bytes, "sha256": a.sha256}
-        for a in job.artifacts
-    ]
-    return {"job": job.id, "model": job.model, "artifacts": files}
-
-
 def retry_after_s(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header (a number or a date); None where it has neither."""
     if not header:
