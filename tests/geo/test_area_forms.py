@@ -1,4 +1,4 @@
-"""Areas as people have them: GeoJSON features and collections, boxes with heights, and scenes with control points."""
+"""Areas as people have them: GeoJSON features and collections, and boxes with heights."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from penstock.errors import InvalidInput, InvalidRequest
+from penstock.errors import InvalidRequest
 from penstock.intake.submissions import check_input
 from penstock.models import Limits
 from penstock.processors.geo.area_request import AreaRequest
-from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from penstock.processors.geo.read.raster import read_scene
 from penstock.processors.geo.read.scene_area import SceneArea, find_area
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.geo.tiling.plan import Box
 from tests.geo.test_request import ENTRY
-from tests.support.geo.scenes import NORTH_UP, pattern, read, segment, write_scene
+from tests.support.geo.scenes import NORTH_UP, pattern, write_scene
 
 UTM = {"crs": {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::32633"}}}
 
@@ -107,63 +106,3 @@ def test_a_box_of_six_numbers_has_heights(scene: Path) -> None:
     crs = {"crs": "EPSG:32633"}
     flat, high = {"bbox": [west, south, east, north], **crs}, {"bbox": [west, south, -5, east, north, 900], **crs}
     assert found(scene, high).box == found(scene, flat).box == Box(20, 10, 60, 50)
-
-
-def with_points(path: Path, crs: str, *, count: int = 4) -> Path:
-    """Write the scene of NORTH_UP with control points instead of its transform."""
-    at = [(column, row) for row in np.linspace(0, 90, count) for column in np.linspace(0, 100, count)]
-    x, y = np.array([NORTH_UP @ each for each in at]).T
-    xs, ys = rasterio.warp.transform("EPSG:32633", crs, x, y)
-    points = [
-        rasterio.control.GroundControlPoint(row=row, col=column, x=px, y=py)
-        for (column, row), px, py in zip(at, xs, ys, strict=True)
-    ]
-    return write_scene(path, pattern(90, 100), crs=rasterio.CRS.from_string(crs), gcps=points, transform=None)
-
-
-@pytest.mark.parametrize("crs", ["EPSG:32633", "EPSG:4326"])
-def test_the_area_of_a_scene_with_control_points_is_that_of_the_scene_with_a_transform(
-    tmp_path: Path, scene: Path, crs: str
-) -> None:
-    area = feature(
-        {
-            "type": "Polygon",
-            "coordinates": [[list(NORTH_UP @ at) for at in ((10.3, 5.2), (70.1, 20.4), (30.7, 81.1), (10.3, 5.2))]],
-        },
-        **UTM,
-    )
-    path = with_points(tmp_path / "points.tif", crs)
-    expected, own = found(scene, area), found(path, area)
-    whole = Box(0, 0, 90, 100)
-    assert own.box == expected.box
-    assert (own.mask(whole) != expected.mask(whole)).sum() == 0
-    by_box = {"bbox": [15.01, 45.13, 15.03, 45.15]}
-    assert found(path, by_box).box == found(scene, by_box).box
-
-
-def test_the_results_of_an_area_have_the_control_points_of_its_pixels(tmp_path: Path) -> None:
-    path = with_points(tmp_path / "points.tif", "EPSG:4326")
-    whole, _ = segment(path, tmp_path / "whole", outputs=("classes",))
-    part, _ = segment(path, tmp_path / "part", outputs=("classes",), area=feature(polygon(20, 30, 60, 70), **UTM))
-    np.testing.assert_array_equal(
-        read(part.artifacts["classes.tif"])[0], read(whole.artifacts["classes.tif"])[0][30:70, 20:60]
-    )
-    with without_georeference():
-        with rasterio.open(whole.artifacts["classes.tif"]) as file:
-            before, _ = file.gcps
-        with rasterio.open(part.artifacts["classes.tif"]) as file:
-            after, crs = file.gcps
-    assert crs.to_epsg() == 4326
-    assert [(p.row + 30, p.col + 20, p.x, p.y) for p in after] == [(p.row, p.col, p.x, p.y) for p in before]
-
-
-def test_a_scene_with_control_points_that_determine_nothing_has_no_area(tmp_path: Path) -> None:
-    path = with_points(tmp_path / "points.tif", "EPSG:32633", count=1)
-    with pytest.raises(InvalidInput, match="An area needs the scene's place"):
-        found(path, {"bbox": [15, 45, 16, 46]})
-
-
-def test_an_area_beside_a_scene_with_control_points_is_refused(tmp_path: Path) -> None:
-    path = with_points(tmp_path / "points.tif", "EPSG:4326")
-    with pytest.raises(InvalidInput, match="The area lies outside the scene: it spans 40 to 41"):
-        found(path, {"bbox": [40, 5, 41, 6]})

@@ -67,7 +67,7 @@ INVARIANTS: Mapping[int, tuple[str, ...]] = {
     ),
     3: (
         f"{RECORDS}::TestSubmit::test_twice_is_one_job",
-        f"{RECORDS}::TestClaim::test_with_the_same_nonce_returns_the_same_jobs",
+        f"{RECORDS}::TestClaim::test_with_the_same_nonce_returns_the_same_job",
         f"{STATES}::test_any_order_of_operations_leads_where_the_model_says",
     ),
     4: ("tests/house/test_clock.py::test_the_job_store_reads_no_clock_but_that_of_redis",),

@@ -103,7 +103,7 @@ class SceneArea:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
+class _OnGround:
     """The CRS of a scene, and the way from there to its pixels."""
 
     crs: CRS
@@ -133,18 +133,18 @@ def find_area(request: AreaRequest, scene: Scene) -> SceneArea:
     return area
 
 
-def _ground(scene: Scene) -> _Ground:
+def _ground(scene: Scene) -> _OnGround:
     """Return the CRS and the pixels of a scene. Raises `InvalidInput` for a scene without a georeference."""
     if scene.transform is not None and scene.crs is not None:
         inverse = ~scene.transform
-        return _Ground(CRS.from_wkt(scene.crs.to_wkt()), lambda xy: _affine(inverse, xy), inverse)
+        return _OnGround(CRS.from_wkt(scene.crs.to_wkt()), lambda xy: _affine(inverse, xy), inverse)
     if scene.transform is None and scene.gcps and scene.gcps_crs is not None:
         try:
             points = control_points(scene.gcps, scene.gcps_crs)
             points.to_pixels(np.array([(point.x, point.y) for point in points.points]))
         except ProjError as error:
             raise _wrong(f"An area needs the scene's place: {error}.") from error
-        return _Ground(points.crs, points.to_pixels)
+        return _OnGround(points.crs, points.to_pixels)
     raise _wrong(
         "An area needs a scene with a CRS and a geotransform, or with ground control points; the file has none."
     )
@@ -244,7 +244,7 @@ def _crs(name: str) -> CRS:
         ) from error
 
 
-def _on_the_grid(shape: Any, crs: CRS, ground: _Ground) -> Any:
+def _on_the_grid(shape: Any, crs: CRS, ground: _OnGround) -> Any:
     """Return the shape in pixels of a scene. Edges that bend there get more points."""
     target = ground.crs
     if ground.affine is not None and (crs == target or crs.equals(target, ignore_axis_order=True)):
@@ -264,7 +264,7 @@ def _on_the_grid(shape: Any, crs: CRS, ground: _Ground) -> Any:
     return placed if placed.is_valid else _polygonal(shapely.make_valid(placed))
 
 
-def _inside(placed: Any, ground: _Ground, scene: Scene) -> Any:
+def _inside(placed: Any, ground: _OnGround, scene: Scene) -> Any:
     """Return the part of a placed area inside the scene, with its edges.
 
     A scene in degrees may go on beyond 180°: 170° to 190°.
