@@ -59,8 +59,9 @@ function form(model, beside, left) {
     return { model: model.name, input: input.value() ?? {}, ...(pairs.length ? { metadata: Object.fromEntries(pairs) } : {}), ...(rank ? { priority: rank } : {}) };
   }
   function fileNames() {
-    const given = Object.entries(request().input).filter(([, value]) => typeof value === "string" && value.startsWith("media://"));
-    return Object.fromEntries(given.map(([name, value]) => [name, value.split("/").at(-1)]));
+    const given = Object.entries(request().input).filter(([, value]) => [value].flat().every((each) => typeof each === "string" && each.startsWith("media://")));
+    const named = (value) => value.split("/").at(-1);
+    return Object.fromEntries(given.map(([name, value]) => [name, Array.isArray(value) ? value.map(named) : named(value)]));
   }
   async function send(event) {
     event.preventDefault();
