@@ -1,24 +1,19 @@
-"""The fields that the page's form shows for the request of each shipped processor, by its own JavaScript."""
+"""What the page's own JavaScript makes of the request of each shipped processor: fields, and an example."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from penstock.models import Limits, limited
+from tests.support.node import answer_of
 
-SCHEMA_JS = Path(__file__).parents[3] / "api" / "ui" / "src" / "submit" / "schema.js"
 #: Prints the kinds of the fields of schemas: those that the form shows first, and the others.
 SCRIPT = """
-import { readFileSync } from "node:fs";
-const { kindOf, leading, resolve } = await import(process.argv[1]);
+const { kindOf, leading, resolve } = page;
 const kind = (schema, root, depth) => {
   const found = resolve(schema, root);
   const whole = found.items ? { ...found, items: resolve(found.items, root) } : found;
@@ -32,9 +27,13 @@ const fields = (root) => {
   const all = Object.entries(schema.properties).map(([name, part]) => [name, kind(part, root, 0)]);
   return { first: Object.fromEntries(all.filter(([name]) => first.has(name))), all: Object.fromEntries(all) };
 };
-const schemas = JSON.parse(readFileSync(0));
-console.log(JSON.stringify(Object.fromEntries(Object.entries(schemas).map(([name, root]) => [name, fields(root)]))));
+console.log(JSON.stringify(Object.fromEntries(Object.entries(given).map(([name, root]) => [name, fields(root)]))));
 """
+EXAMPLES = """
+const all = Object.entries(given).map(([name, root]) => [name, page.example(root)]);
+console.log(JSON.stringify(Object.fromEntries(all)));
+"""
+PHASES = "console.log(JSON.stringify([...page.phaseTimes(given)]));"
 IMAGE, IMAGES, TEXTS = {"image": "media"}, {"images": "one or more media"}, {"texts": "one or more text"}
 SCENE, VIDEO, LABELS = {"scene": "media"}, {"video": "media"}, {"labels": "several text"}
 #: The fields that come first, by processor: the file or the text that a person gives.
@@ -81,24 +80,22 @@ AS_JSON = {
 
 
 def fields_of(schemas: dict[str, Any]) -> dict[str, dict[str, dict[str, str]]]:
-    """Return the kinds of fields of schemas, as the page decides them; skip without Node.js, and fail in CI."""
-    node = shutil.which("node")
-    if node is None:
-        reason = "needs Node.js 18 or newer: apt-get install nodejs"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    command = [node, "--input-type=module", "-e", SCRIPT, SCHEMA_JS.as_uri()]
-    done = subprocess.run(command, input=json.dumps(schemas), text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, dict[str, str]]] = json.loads(done.stdout)
+    """Return the kinds of fields of schemas, as the page decides them."""
+    found: dict[str, dict[str, dict[str, str]]] = answer_of(SCRIPT, "submit/schema.js", schemas)
     return found
 
 
 @pytest.fixture(scope="module")
-def fields() -> dict[str, dict[str, dict[str, str]]]:
+def schemas() -> dict[str, Any]:
+    """Return the schemas of the requests of all shipped processors."""
     shipped = entry_points(group="penstock.io_processors")
     own = [each for each in shipped if each.value.startswith("penstock.")]
-    limits = Limits(max_items=4)
-    return fields_of({each.name: limited(each.load().request.model_json_schema(), limits) for each in own})
+    return {each.name: limited(each.load().request.model_json_schema(), Limits(max_items=4)) for each in own}
+
+
+@pytest.fixture(scope="module")
+def fields(schemas: dict[str, Any]) -> dict[str, dict[str, dict[str, str]]]:
+    return fields_of(schemas)
 
 
 def test_every_processor_has_fields_for_its_file_or_its_text_first(
@@ -131,3 +128,39 @@ def test_a_form_shows_unions_as_one_field() -> None:
             "crs": "text", "outputs": "choices", "mixed": "json",
         },
     }  # fmt: skip
+
+
+def test_every_processor_has_an_example_that_its_schema_accepts(schemas: dict[str, Any]) -> None:
+    examples = answer_of(EXAMPLES, "models/example.js", schemas)
+    without = {"mask-generation", "raster-mask-generation"}  # points on an object need a look at the picture
+    assert {name for name, found in examples.items() if found is None} == without
+    for name in schemas.keys() - without:
+        files = {
+            field: [f"media://one/{each}" for each in value] if isinstance(value, list) else f"media://one/{value}"
+            for field, value in examples[name]["files"].items()
+        }
+        Draft202012Validator(schemas[name]).validate({**examples[name]["input"], **files})
+    assert examples["image-text-to-text"]["files"].keys() == {"images"}
+    assert examples["text-ranking"]["files"] == {}
+    assert examples["text-ranking"]["input"]["queries"] == "Where is the lagoon?"
+    assert examples["zero-shot-classification"]["input"]["labels"] == ["a house", "a cat"]
+
+
+def test_a_file_of_an_example_has_an_ending_that_the_model_reads() -> None:
+    media = {"type": "string", "format": "media"}
+    made = {
+        "image": {**media, "x-suffixes": [".jpg", ".png"]}, "scene": {**media, "x-suffixes": [".tif", ".jp2"]},
+        "images": {"anyOf": [media, {"type": "array", "items": media}], "x-suffixes": [".png"]},
+        "files": {"type": "array", "items": media, "x-suffixes": [".txt"]},
+    }  # fmt: skip
+    schema = {"type": "object", "properties": made, "required": list(made)}
+    assert answer_of(EXAMPLES, "models/example.js", {"made": schema})["made"]["files"] == {
+        "image": "image.png", "scene": "scene.tif", "images": "images.png", "files": ["file.txt"],
+    }  # fmt: skip
+
+
+def test_a_phase_that_an_attempt_enters_twice_is_one_sum() -> None:
+    given = [["loading", 0, 5], ["preprocessing", 5, 9], ["inferring", 9, 20], ["preprocessing", 20, 21]]
+    given += [["inferring", 21, 31], ["uploading", 31, 33]]
+    found = answer_of(PHASES, "jobs/timeline.js", given)
+    assert found == [["loading", 5], ["preprocessing", 5], ["inferring", 21], ["uploading", 2]]

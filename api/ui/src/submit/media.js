@@ -18,7 +18,7 @@ function single(name, schema, required, context) {
   const file = slot(name, context);
   file.reference.required = required;
   const made = labelled(name, schema, required, file.reference, file.value, file.set);
-  made.element.insertBefore(zone(false, ([first]) => file.take(first), file.state), file.reference);
+  made.element.insertBefore(zone({ accept: schema["x-suffixes"] }, ([first]) => file.take(first), file.state), file.reference);
   return made;
 }
 
@@ -31,18 +31,29 @@ function several(name, schema, required, context) {
   const most = schema.maxItems ?? Infinity;
 
   function add() {
-    const file = slot(`${name} ${files.length + 1}`, context);
-    const remove = () => { file.stop(); files.splice(files.indexOf(file), 1); row.remove(); context.changed(); first(); };
-    const row = h("li", {}, h("div", { class: "buttons one-file" }, file.reference, h("button", { type: "button", "aria-label": `Remove ${name} ${files.length + 1}`, onclick: remove }, "Remove")), file.state);
-    file.reference.setAttribute("aria-label", `${name} ${files.length + 1}`);
+    const file = slot(name, context);
+    file.removal = h("button", { type: "button", onclick: () => remove(file, row) }, "Remove");
+    const row = h("li", {}, h("div", { class: "buttons one-file" }, file.reference, file.removal), file.state);
     files.push(file);
     rows.append(row);
+    number();
     return file;
   }
-  /** Keep a first row, which the browser asks for where the field is required. */
-  function first() {
+  function remove(file, row) {
+    file.stop();
+    files.splice(files.indexOf(file), 1);
+    row.remove();
     if (!files.length) add();
-    files[0].reference.required = required;
+    number();
+    context.changed();
+  }
+  /** Name the rows by their numbers; the browser asks for the first where the field is required. */
+  function number() {
+    files.forEach(({ reference, removal }, index) => {
+      reference.setAttribute("aria-label", `${name} ${index + 1}`);
+      removal.setAttribute("aria-label", `Remove ${name} ${index + 1}`);
+      reference.required = required && index === 0;
+    });
   }
   async function take(given) {
     wrong.hidden = true;
@@ -50,14 +61,14 @@ function several(name, schema, required, context) {
     if (given.length + files.length - free.length > most) return say(`At most ${most} files.`);
     const waiting = given.map((each) => [free.shift() ?? add(), each]).values();
     const { done } = context.uploads.begin(new AbortController().signal);
-    const worker = async () => { for (const [file, each] of waiting) await file.take(each); };
+    const worker = async () => { for (const [file, each] of waiting) if (files.includes(file)) await file.take(each); };
     await Promise.all(Array.from({ length: AT_A_TIME }, worker));
     done();
   }
 
-  first();
+  add();
   const element = h("fieldset", { class: "field" }, h("legend", {}, name, required && h("span", { class: "required" }, " required")),
-    schema.description && h("p", { class: "quiet" }, prose(schema.description)), zone(true, take), rows,
+    schema.description && h("p", { class: "quiet" }, prose(schema.description)), zone({ multiple: true, accept: schema["x-suffixes"] }, take), rows,
     h("button", { type: "button", onclick: () => (files.length < most ? add().reference.focus() : say(`At most ${most} files.`)) }, "Add a reference"), wrong);
   const value = () => {
     const found = filled().map((file) => file.value());
@@ -74,8 +85,8 @@ function several(name, schema, required, context) {
 }
 
 /** Return the place onto which files are dropped; `take` gets them. */
-function zone(multiple, take, ...inner) {
-  const chooser = h("input", { type: "file", id: newId("file"), class: "unseen", multiple, onchange: () => { take([...chooser.files]); chooser.value = ""; } });
+function zone({ multiple = false, accept = [] }, take, ...inner) {
+  const chooser = h("input", { type: "file", id: newId("file"), class: "unseen", multiple, accept: accept.join(",") || undefined, onchange: () => { take([...chooser.files]); chooser.value = ""; } });
   const over = (event) => { event.preventDefault(); element.classList.add("over"); };
   const dropped = (event) => {
     event.preventDefault();
