@@ -248,6 +248,7 @@ def describing(settings: Settings, served: ServedModels, engine: BatchingEngine)
         loaded, batches, kept = engine.loaded(), engine.batch_sizes(), engine.kept_bytes()
         return WorkerState(
             host=socket.gethostname(),
+            pid=os.getpid(),
             started_s=started_s,
             queues=settings.queues,
             slots=settings.slots,

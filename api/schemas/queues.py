@@ -54,6 +54,8 @@ class WorkerView(Outgoing):
 
     id: str
     host: str = Field(validation_alias=_in_state("host"))
+    #: Id of its process on the host; null from a release that does not report it.
+    pid: int | None = Field(validation_alias=_in_state("pid"))
     #: `draining`: the worker claims no more jobs.
     state: Annotated[
         Literal["serving", "draining"], BeforeValidator(lambda draining: "draining" if draining else "serving")

@@ -97,7 +97,9 @@ class TextRankingRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     documents: Texts = Field(description="One document or a list of them.")
-    queries: Texts = Field(description="One query for all documents, or one for each document.")
+    queries: Texts = Field(
+        description="One query for all documents, or one for each document.", examples=["Where is the lagoon?"]
+    )
     max_query_tokens: int | None = Field(default=None, ge=1, description="Longer queries are cut to these tokens.")
     max_document_tokens: int | None = Field(default=None, ge=1, description="Longer documents are cut to these tokens.")
     raw: Raw = False

@@ -109,7 +109,12 @@ class InstanceSegmentationRequest(SingleImageRequest):
 class ZeroShotClassificationRequest(ImageRequest):
     """Images to classify by your own labels."""
 
-    labels: list[Label] = Field(min_length=1, max_length=1000, description="What the images may show, such as `a cat`.")
+    labels: list[Label] = Field(
+        min_length=1,
+        max_length=1000,
+        description="What the images may show, such as `a cat`.",
+        examples=[["a house", "a cat"]],
+    )
     template: str = Field(
         default="This is a photo of {}.",
         max_length=1000,

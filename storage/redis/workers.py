@@ -40,6 +40,8 @@ class WorkerState:
     models: tuple[ServedModel, ...]
     #: Share of about the last minute in which the device computed; None from a release that does not report it.
     device_busy: float | None = field(default=None, metadata=BESIDE)
+    #: Id of its process on the host; None from a release that does not report it.
+    pid: int | None = field(default=None, metadata=BESIDE)
 
 
 @dataclass(frozen=True, slots=True)

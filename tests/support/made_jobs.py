@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from penstock.config import Settings
 from penstock.jobs import Artifact, Claim, JobKey, State, Submission
-from penstock.models import CatalogueEntry, Output
+from penstock.models import CatalogueEntry, Output, limited
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore
@@ -57,6 +58,18 @@ MODEL = CatalogueEntry(
 )
 
 
+def of_processor(name: str) -> CatalogueEntry:
+    """Return a model, of the same name, with the request and the views of a shipped processor."""
+    (found,) = entry_points(group="penstock.io_processors", name=name)
+    processor = found.load()
+    return MODEL.model_copy(
+        update={
+            "name": name, "title": name, "processor": name, "views": processor.views,
+            "input_schema": limited(processor.request.model_json_schema(), MODEL.limits),
+        }
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class MadeJobs:
     """Writes jobs of `MODEL` for a tenant."""
@@ -89,9 +102,13 @@ class MadeJobs:
         self.objects.put_file(f"tenants/{self.tenant}/uploads/{upload_id}/{path.name}", path, content_type="x/y")
         return f"media://{upload_id}/{path.name}"
 
-    def claim(self) -> Claim:
-        """Lease the next job."""
-        return claim_one(self.jobs, QUEUE, lease_s=60, max_tenant_running=99, worker="made", models=[MODEL.name])
+    def publish(self, *entries: CatalogueEntry) -> None:
+        """Publish models beside `MODEL`."""
+        self.jobs.run(catalogues.publish([MODEL, *entries], worker="made", queues=[QUEUE], alive_s=3600))
+
+    def claim(self, model: str = MODEL.name) -> Claim:
+        """Lease the next job of a model."""
+        return claim_one(self.jobs, QUEUE, lease_s=60, max_tenant_running=99, worker="made", models=[model])
 
     def artifact(self, claim: Claim, name: str, data: bytes, content_type: str) -> Artifact:
         """Store an artifact."""
@@ -127,7 +144,8 @@ def making(data: Path, *, tenant: str = "default") -> Iterator[MadeJobs]:
     settings = Settings(data=data, redis_url=address)
     jobs = JobStore.open(address)
     try:
-        jobs.run(catalogues.publish([MODEL], worker="made", queues=[QUEUE], alive_s=3600))
-        yield MadeJobs(settings, jobs, open_store(settings.store_url, settings), tenant)
+        made = MadeJobs(settings, jobs, open_store(settings.store_url, settings), tenant)
+        made.publish()
+        yield made
     finally:
         jobs.close()

@@ -1,13 +1,14 @@
 // The frame: the views and the way between them. The address after `#` names the view.
 import { onReach } from "./api.js";
 import { fill, h } from "./dom.js";
-import { may, onLost, open, session } from "./session.js";
+import { forget, isKept, may, onLost, open, session } from "./session.js";
 
 /** Name of the view, the scope without which it is not shown, and its module. */
 const VIEWS = {
   jobs: { title: "Jobs", scope: "read", load: () => import("./jobs/list.js") },
   job: { title: "Job", scope: "read", load: () => import("./jobs/page.js") },
   submit: { title: "Submit", scope: "submit", load: () => import("./submit/view.js") },
+  model: { title: "Model", scope: "read", load: () => import("./models/page.js") },
   operate: { title: "Operate", scope: null, load: () => import("./operate/view.js") },
 };
 const TABS = ["jobs", "submit", "operate"];
@@ -33,7 +34,7 @@ function frame(view) {
   fill(document.getElementById("nav"), links);
   const { tenant, open: isOpen, name } = session.key;
   const whose = isOpen ? "No API keys" : `Tenant ${tenant}${name ? `, key ${name}` : ""}`;
-  fill(document.getElementById("who"), h("span", {}, whose));
+  fill(document.getElementById("who"), h("span", {}, whose), isKept() && h("button", { type: "button", onclick: forget }, "Forget the key"));
 }
 
 async function show() {

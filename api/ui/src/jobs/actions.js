@@ -11,6 +11,7 @@ export function actions(job, changed) {
   const over = FINAL.has(job.status);
   const path = `/v1/jobs/${job.id}`;
   return [
+    over && h("a", { class: "button", href: `#/submit/${encodeURIComponent(job.model)}?from=${job.id}` }, "Run again with changes"),
     !over && button("Cancel", "Cancel this job?", "Its work so far is lost.", async () => { await call("POST", `${path}/cancel`); note("The job is canceled."); changed(); }),
     over && job.status !== "succeeded" && button("Retry", "Retry this job?", "Its request is submitted again as a new job. This one stays as it is.", async () => { location.hash = jobPath((await call("POST", `${path}/retry`)).id); }),
     button("Delete", "Delete this job?", "Its result and its files are deleted too. This cannot be undone.", async () => { await call("DELETE", path); note("The job is deleted."); location.hash = "#/jobs"; }, "danger"),

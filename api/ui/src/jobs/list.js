@@ -9,7 +9,8 @@ import { badge, jobPath, labels, progress, shortId } from "./parts.js";
 const PAGE = 50;
 const TICK_MS = 5000;
 
-export async function show(main, { query, signal }) {
+export async function show(main, { rest: [id], query, signal }) {
+  if (id) return location.replace(jobPath(id));
   const { models } = await get("/v1/models", { signal });
   const rows = new Map();
   const body = h("tbody");

@@ -13,8 +13,15 @@ import { badge, jobPath, labels, progress } from "./parts.js";
 import { timeline } from "./timeline.js";
 
 export async function show(main, { rest: [id], signal }) {
-  const read = () => get(`/v1/jobs/${id}`, { signal });
-  let job = await read();
+  const read = () => get(`/v1/jobs/${encodeURIComponent(id)}`, { signal });
+  let job;
+  try {
+    job = await read();
+  } catch (error) {
+    if (![404, 410, 422].includes(error.status)) throw error;
+    fill(main, missing(id, error));
+    return;
+  }
   const head = h("div", { class: "stack close" });
   const bars = h("div");
   const log = eventLog();
@@ -40,6 +47,16 @@ export async function show(main, { rest: [id], signal }) {
   await draw();
   fill(more, await parts(job, signal));
   follow(job, { signal, log, shown, refresh });
+}
+
+/** Return why there is no job to show: one is unknown, or was deleted at the end of its retention. */
+function missing(id = "", { status, message }) {
+  return [
+    h("p", { class: "crumbs" }, h("a", { href: "#/jobs" }, "Jobs")),
+    h("h1", {}, status === 410 ? "The job is no longer kept" : "No such job"),
+    h("p", { class: "problem", role: "alert" }, status === 410 ? message : ["This tenant has no job ", h("code", {}, id), "."]),
+    status !== 410 && h("p", { class: "quiet" }, "Check the address: the job's id may be mistyped. A deleted job, and a job of another tenant, are not shown."),
+  ];
 }
 
 async function follow(job, { signal, log, shown, refresh }) {

@@ -2,6 +2,13 @@
 import { h } from "../dom.js";
 import { clock, duration } from "../words.js";
 
+/** Return the milliseconds of each phase, in the order of their beginnings: an attempt may enter a phase again. */
+export function phaseTimes(parts) {
+  const times = new Map();
+  for (const [phase, from, to] of parts) times.set(phase, (times.get(phase) ?? 0) + to - from);
+  return times;
+}
+
 /** Return the bars and their words. */
 export function timeline(job) {
   const begin = Date.parse(job.created_at);
@@ -35,7 +42,7 @@ function draw({ name, parts, worker }, begin, span) {
     bar.style.width = `max(2px, ${(100 * (to - from)) / span}%)`;
     return bar;
   });
-  const words = parts.filter(([phase]) => phase !== "waiting").map(([phase, from, to]) => h("li", {}, h("i", { class: `swatch ${phase}` }), `${phase} ${duration((to - from) / 1000)}`));
+  const words = [...phaseTimes(parts)].filter(([phase]) => phase !== "waiting").map(([phase, ms]) => h("li", {}, h("i", { class: `swatch ${phase}` }), `${phase} ${duration(ms / 1000)}`));
   return h("div", { class: "lane" },
     h("div", { class: "lane-name" }, h("strong", {}, name), ` ${duration(whole)}`, worker && h("span", { class: "quiet" }, ` on ${worker}`)),
     h("div", { class: "track", "aria-hidden": "true" }, bars),

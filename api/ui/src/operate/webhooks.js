@@ -15,13 +15,40 @@ export async function webhooks(signal) {
     const context = { latest, read, signal };
     fill(body,
       endpoints.length ? table("Webhook endpoints", ["Receiver", "State", "Events", "Models", "Created", ""], endpoints.map((endpoint) => row(endpoint, context)))
-        : h("p", { class: "quiet" }, "There are no endpoints. ", h("code", {}, "penstock webhooks create URL"), " creates one."),
+        : h("p", { class: "quiet" }, "There are no endpoints. Create one below, or with ", h("code", {}, "penstock webhooks create URL"), "."),
       latest,
       h("h3", {}, "Deliveries that failed for good"),
       dead.deliveries.length ? [deliveryTable(dead.deliveries), h("div", { class: "buttons" }, sendAll(read))] : h("p", {}, "There are none."));
   }
   await read();
-  return section("Webhooks", body);
+  return section("Webhooks", body, creation(read));
+}
+
+/** Events of an endpoint, and whether a new one gets them unless asked otherwise. */
+const EVENTS = { "job.succeeded": true, "job.failed": true, "job.canceled": true, "job.expired": true, "job.queued": false, "job.started": false, "job.progress": false };
+
+/** Return the form of a new endpoint; the answer's secret is shown once. */
+function creation(read) {
+  const url = h("input", { id: "hook-url", type: "url", required: true, placeholder: "https://example.org/hooks/penstock", autocomplete: "off" });
+  const boxes = Object.entries(EVENTS).map(([name, checked]) => [name, h("input", { type: "checkbox", id: `hook-${name}`, checked })]);
+  const said = h("div", { role: "status" });
+  const send = async (event) => {
+    event.preventDefault();
+    try {
+      const events = boxes.filter(([, box]) => box.checked).map(([name]) => name);
+      const { secret } = await call("POST", "/v1/webhook-endpoints", { body: { url: url.value.trim(), events } });
+      url.value = "";
+      fill(said, h("p", {}, "The endpoint is created. Its receiver checks signatures with this secret, which is shown only now:"), h("pre", { tabindex: "0" }, secret));
+      await read();
+    } catch (error) {
+      fill(said, h("p", { class: "problem" }, error.message), h("ul", {}, (error.errors ?? []).map((issue) => h("li", {}, h("code", {}, issue.pointer), " ", issue.detail))));
+    }
+  };
+  return h("details", { class: "more" }, h("summary", {}, "New endpoint"),
+    h("form", { onsubmit: send },
+      h("div", { class: "field" }, h("label", { for: "hook-url" }, "URL of the receiver"), url),
+      h("fieldset", { class: "field" }, h("legend", {}, "Events"), h("div", { class: "choices" }, boxes.map(([name, box]) => h("span", {}, box, h("label", { for: box.id }, name))))),
+      h("div", { class: "buttons" }, h("button", { class: "main", type: "submit" }, "Create the endpoint")), said));
 }
 
 function sendAll(read) {

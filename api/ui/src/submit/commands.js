@@ -5,7 +5,7 @@ import { session } from "../session.js";
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-/** Return the panel; `update(request, files)` shows other commands. `files` maps input names to file names. */
+/** Return the panel; `update(request, files)` shows other commands. `files` maps input names to names of files. */
 export function commands() {
   const panel = h("div", { class: "commands" });
   return {
@@ -29,11 +29,12 @@ function withoutFiles(request, files) {
 }
 
 function cli(request, files) {
-  const given = Object.entries(files).map(([name, file]) => (Object.keys(files).length === 1 ? quoted(file) : `${name}=${quoted(file)}`));
-  const parameters = Object.entries(withoutFiles(request, files)).map(([name, value]) => `--param ${quoted(`${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)}`);
+  const alone = Object.keys(files).length === 1 ? Object.values(files).flat() : [];
+  const named = alone.length ? {} : files;
+  const parameters = Object.entries({ ...named, ...withoutFiles(request, files) }).map(([name, value]) => `--param ${quoted(`${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)}`);
   const metadata = Object.entries(request.metadata ?? {}).map(([name, value]) => `--meta ${quoted(`${name}=${value}`)}`);
   const rank = request.priority ? [`--priority ${request.priority}`] : [];
-  return [`PENSTOCK_URL=${BASE} penstock submit ${request.model}`, ...given, ...parameters, ...metadata, ...rank, "--out result"].join(" \\\n  ");
+  return [`PENSTOCK_URL=${BASE} penstock submit ${request.model}`, ...alone.map(quoted), ...parameters, ...metadata, ...rank, "--out result"].join(" \\\n  ");
 }
 
 function python(request, files) {
@@ -62,6 +63,6 @@ function literal(value) {
 
 function curl(request, files) {
   const key = session.key.open ? "" : " \\\n  -H \"Authorization: Bearer $PENSTOCK_API_KEY\"";
-  const uploads = Object.keys(files).length ? "# The file is uploaded already; POST /v1/uploads makes a place for another one.\n" : "";
+  const uploads = Object.keys(files).length ? "# What is named media:// is uploaded already; POST /v1/uploads makes a place for another file.\n" : "";
   return `${uploads}curl ${BASE}/v1/jobs${key} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(request))}`;
 }

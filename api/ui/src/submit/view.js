@@ -1,41 +1,34 @@
 // Submit a job: a form from the model's JSON Schema, and the same job as commands beside it.
 import { call, get, Problem } from "../api.js";
-import { facts, fill, h, note } from "../dom.js";
+import { fill, h, note } from "../dom.js";
 import { jobPath } from "../jobs/parts.js";
-import { bytes, duration } from "../words.js";
+import { about } from "../models/about.js";
 import { commands } from "./commands.js";
 import { field, members } from "./fields.js";
 import { resolve } from "./schema.js";
 
-export async function show(main, { rest: [wanted], signal }) {
+export async function show(main, { rest: [wanted], query, signal }) {
+  const earlier = query.has("from") ? await get(`/v1/jobs/${encodeURIComponent(query.get("from"))}`, { signal }) : null;
   const { models } = await get("/v1/models", { signal });
   if (!models.length) {
     fill(main, h("h1", {}, "Submit a job"), h("p", {}, "No model is known yet. A worker reports its models when it starts."));
     return;
   }
-  const model = models.find(({ name, aliases }) => name === wanted || aliases.includes(wanted)) ?? models.find(({ problem }) => !problem) ?? models[0];
+  const named = models.find(({ name, aliases }) => name === wanted || aliases.includes(wanted));
+  const model = named ?? models.find(({ problem }) => !problem) ?? models[0];
   const pick = h("select", { id: "model", onchange: () => { location.hash = `#/submit/${pick.value}`; } },
     models.map(({ name, title }) => h("option", { value: name, selected: name === model.name }, title && title !== name ? `${name}: ${title}` : name)));
   const beside = commands();
   fill(main, h("h1", {}, "Submit a job"),
+    wanted && !named && h("p", { class: "problem", role: "alert" }, `There is no model ${wanted} now. The form is that of another model.`),
     h("div", { class: "columns" },
-      h("div", { class: "stack" }, h("div", { class: "card" }, h("div", { class: "field" }, h("label", { for: "model" }, "Model"), pick), about(model)), form(model, beside, signal)),
+      h("div", { class: "stack" }, h("div", { class: "card" }, h("div", { class: "field" }, h("label", { for: "model" }, "Model"), pick), about(model),
+        h("p", {}, h("a", { href: `#/model/${encodeURIComponent(model.name)}` }, "About the model, with an example"))), form(model, beside, signal, named && earlier)),
       beside.element));
 }
 
-function about(model) {
-  const { limits } = model;
-  return [
-    model.problem && h("p", { class: "problem" }, `The model cannot run now: ${model.problem}`),
-    model.description && h("details", {}, h("summary", {}, "About the model"), h("p", { class: "about" }, model.description)),
-    facts([
-      ["Licence", model.licence], ["Files", limits.max_items && `at most ${limits.max_items}`], ["Size", limits.max_bytes && `at most ${bytes(limits.max_bytes)}`],
-      ["Length", limits.max_seconds && `at most ${duration(limits.max_seconds)}`],
-    ]),
-  ];
-}
-
-function form(model, beside, left) {
+/** Return the form; with an `earlier` job it begins with that job's input, metadata and priority. */
+function form(model, beside, left, earlier) {
   const pending = new Set();
   const submit = h("button", { class: "main", type: "submit" }, "Submit");
   const wrong = h("div", { class: "problem", role: "alert", hidden: true });
@@ -59,8 +52,9 @@ function form(model, beside, left) {
     return { model: model.name, input: input.value() ?? {}, ...(pairs.length ? { metadata: Object.fromEntries(pairs) } : {}), ...(rank ? { priority: rank } : {}) };
   }
   function fileNames() {
-    const given = Object.entries(request().input).filter(([, value]) => typeof value === "string" && value.startsWith("media://"));
-    return Object.fromEntries(given.map(([name, value]) => [name, value.split("/").at(-1)]));
+    const given = Object.entries(request().input).filter(([, value]) => [value].flat().every((each) => typeof each === "string" && each.startsWith("media://")));
+    const named = (value) => value.split("/").at(-1);
+    return Object.fromEntries(given.map(([name, value]) => [name, Array.isArray(value) ? value.map(named) : named(value)]));
   }
   async function send(event) {
     event.preventDefault();
@@ -79,6 +73,12 @@ function form(model, beside, left) {
       const first = (error.errors ?? []).map((issue) => input.point(issue.pointer.replace(/^\/input/, ""), issue.detail)).find(Boolean);
       first?.focus();
     }
+  }
+  if (earlier) {
+    input.set(earlier.input);
+    metadata.value = Object.entries(earlier.metadata).map(([name, value]) => `${name}=${value}`).join(", ");
+    priority.set(earlier.priority);
+    for (const each of element.querySelectorAll("details.more")) each.open = true;
   }
   ready = true;
   context.changed();
