@@ -1,4 +1,4 @@
-"""What the page's own JavaScript makes of the request of each shipped processor: fields, and an example."""
+"""Fields and an example of the request of each shipped processor, as the page's own JavaScript makes them."""
 
 from __future__ import annotations
 
