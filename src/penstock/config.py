@@ -92,6 +92,9 @@ class Settings(BaseSettings):
     webhook_output_bytes: int = Field(default=32_768, ge=0, le=1_000_000)
     #: Bytes of a request, and of a line of a batch, at most; a larger one is answered 413.
     max_body_bytes: int = Field(default=1_000_000, gt=0)
+    #: Bytes of the media that a job carries as `data:` URLs, decoded and together, at most; 0 = none. The request that
+    #: holds them may have `max_body_bytes`.
+    max_inline_bytes: int = Field(default=10_000_000, ge=0)
     #: Seconds without data after which an unfinished request is answered 408 and its connection closed.
     body_idle_s: float = Field(default=30, gt=0)
     #: Bytes of an upload, and of an object that a job names, at most.

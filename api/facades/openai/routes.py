@@ -56,8 +56,8 @@ async def create_chat_completion(call: CurrentCall) -> Response:
     """Create a chat completion."""
 
     async def job_of(entry: CatalogueEntry, wanted: requests.ChatRequest) -> JobRequest:
-        stored = await chat_images.store(call, entry, wanted.messages)
-        return requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
+        chat_images.check(entry, wanted.messages)
+        return requests.chat_job(entry, wanted, seed=_seed())
 
     return await _create(call, forwarded.read_either_chat, Capability.CHAT, "chat.completion", job_of)
 
@@ -78,8 +78,8 @@ async def create_embeddings(call: CurrentCall) -> Response:
     body = await call.read(requests.read_embedding)
     wanted = body.value
     entry = await call.model(wanted.model, Capability.EMBEDDING)
-    stored = await chat_images.store(call, entry, wanted.messages or ())
-    job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted, stored=stored))
+    chat_images.check(entry, wanted.messages or ())
+    job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted))
     result = JobResult.of(await call.wait_for_result(job))
     content = answers.embeddings(
         result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,
