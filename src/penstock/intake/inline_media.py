@@ -28,7 +28,7 @@ _DATA_URL = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 _IMAGES: Mapping[str, str] = MappingProxyType(
     {
         "image/png": "png", "image/jpeg": "jpg", "image/webp": "webp", "image/gif": "gif", "image/tiff": "tif",
-        "image/bmp": "bmp",
+        "image/bmp": "bmp", "image/avif": "avif", "image/heic": "heic", "image/heif": "heif",
     }
 )  # fmt: skip
 #: The same, with the media types that Python's table leaves out or that differ between systems.
