@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
+from starlette.middleware.cors import CORSMiddleware
 
 from penstock import __version__
 from penstock.api import auth, description, errors
@@ -75,6 +76,12 @@ GC_THRESHOLDS = (20_000, 20, 20)
 BACKLOG = 512
 #: Seconds that requests have to end at a stop.
 GRACE_S = 5
+#: Methods and response headers for scripts of other origins (`cors_origins`).
+CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+CORS_HEADERS = (
+    "Content-Disposition", "Content-Range", "ETag", "Idempotency-Replayed", "Link", "Location", "Preference-Applied",
+    "Retry-After", "X-Request-Id",
+)  # fmt: skip
 #: Exit code where the app or its port cannot be opened, as uvicorn's.
 STARTUP_FAILURE = 3
 
@@ -114,6 +121,11 @@ def create_app(
     app.add_middleware(AdmissionControl, services=services)
     app.add_middleware(TrafficMiddleware, traffic=app.state.traffic)
     app.add_middleware(Tracing, spans=spans)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=CORS_METHODS, allow_headers=["*"],
+            expose_headers=CORS_HEADERS,
+        )  # fmt: skip
     errors.install(app, ERROR_FORMATS, not_found_hint)
     description.install(app, with_keys=services.keys is not None)
     for router in _routers(services):

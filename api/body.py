@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from penstock.api.admission.pace import FREE_BYTES
 from penstock.api.auth import tenant_of
 from penstock.api.connection import while_connected
+from penstock.api.encodings import decoded, decoder_of
 from penstock.api.services import Services
 from penstock.errors import BodyTimeout, ClientLeft, PayloadTooLarge, UnsupportedContentType
 from penstock.json_body import Document, ModelT, is_small, read_document, validated
@@ -88,9 +89,20 @@ async def _read(request: Request, api: Services, tenant: str) -> bytes:
 
 
 async def limited(request: Request, limit_bytes: int, idle_s: float) -> AsyncGenerator[bytes]:
-    """Yield the chunks of the body as `body_chunks` does; raise `PayloadTooLarge` beyond `limit_bytes`."""
+    """Yield the chunks of the body, decoded as its `Content-Encoding` names it.
+
+    Raises `UnsupportedContentType` for other codings than `ACCEPTED`, `PayloadTooLarge` where the body has more than
+    `limit_bytes`, encoded or decoded, `MalformedBody` and the errors of `body_chunks`.
+    """
+    decoder = decoder_of(request.headers.getlist("content-encoding"))
+    chunks = _counted(body_chunks(request, idle_s=idle_s), limit_bytes)
+    async for chunk in chunks if decoder is None else _counted(decoded(chunks, decoder), limit_bytes):
+        yield chunk
+
+
+async def _counted(chunks: AsyncIterator[bytes], limit_bytes: int) -> AsyncGenerator[bytes]:
     size_bytes = 0
-    async for chunk in body_chunks(request, idle_s=idle_s):
+    async for chunk in chunks:
         size_bytes += len(chunk)
         if size_bytes > limit_bytes:
             raise PayloadTooLarge(f"the body exceeds the limit of {limit_bytes} bytes")

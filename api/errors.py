@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from penstock import errors
+from penstock.api.encodings import ACCEPTED
 from penstock.errors import ErrorReport, InvalidRequest, Issue, PenstockError
 from penstock.json_body import sentence
 from penstock.storage.spool import is_full, out_of_space
@@ -27,6 +28,7 @@ CONTENT_TYPE = "application/problem+json"
 _HEADERS: Mapping[int, dict[str, str]] = MappingProxyType(
     {
         HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE: {"Accept-Encoding": ACCEPTED},
         HTTPStatus.REQUEST_TIMEOUT: {
             "Connection": "close"
         },  # the rest of the body is unread: the connection cannot be reused

@@ -9,6 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from fastapi import Request
 from python_multipart.multipart import parse_options_header
@@ -32,6 +33,8 @@ _CHARSETS = frozenset({b"utf-8", b"utf8"})
 #: A quoted text, or one that never ends: each byte is looked at once.
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _EXTENDED_NAME = re.compile(rb";[ \t]*filename[ \t]*\*", re.IGNORECASE)
+#: A name in any alphabet, percent-encoded UTF-8 (RFC 8187).
+_UTF8_NAME = re.compile(rb";[ \t]*filename\*[ \t]*=[ \t]*utf-8'[a-z0-9-]*'([^; \t]+)", re.IGNORECASE)
 
 
 class _SpoolingParser(MultiPartParser):
@@ -58,13 +61,21 @@ class _SpoolingParser(MultiPartParser):
         super().on_part_end()
 
     def on_headers_finished(self) -> None:
+        extended = _extended_name(self._current_part.content_disposition or b"")
+        if extended is not None:  # the base class reads `filename` alone
+            self._current_part.content_disposition = (self._current_part.content_disposition or b"") + b"; filename="
         super().on_headers_finished()
+        if extended is not None and self._current_part.file is not None:
+            self._current_part.file.filename = extended
         _, options = parse_options_header(self._current_part.content_disposition)
         _require_text(options[b"name"], "the name of a field")
         part = self._current_part.file
         if part is None and _EXTENDED_NAME.search(_QUOTED.sub(b"", self._current_part.content_disposition or b"")):
             name = self._current_part.field_name
-            raise MultiPartException(f"the part {name!r} has filename* alone, which forms do not have; send filename")
+            raise MultiPartException(
+                f"the part {name!r} has filename* alone, which is not filename*=UTF-8''NAME "
+                "(percent-encoded); send that, or filename"
+            )
         if part is not None:
             if part.content_type and not is_media_type(part.content_type):
                 name = self._current_part.field_name
@@ -100,6 +111,15 @@ async def read_form(
             yield form
         finally:
             await form.close()
+
+
+def _extended_name(disposition: bytes) -> str | None:
+    """Return the decoded `filename*` of a `Content-Disposition`; None without a valid one."""
+    found = _UTF8_NAME.search(_QUOTED.sub(b"", disposition))
+    try:
+        return None if found is None else unquote_to_bytes(found[1]).decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _require_text(data: bytes, what: str) -> None:

@@ -29,6 +29,7 @@ class HostCheck:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._own = urlsplit(settings.base_url).hostname
+        self._origins = frozenset(settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it in the error format of its interface."""
@@ -45,10 +46,11 @@ class HostCheck:
         # Only programs send no host.
         if host is not None and not self._is_served(host):
             return HostRefused(f"the host name {host[:300]!r} is not served here; set public_url if it should be")
-        if scope["method"] not in _SAFE and _is_cross_origin(headers):
+        is_named = headers.get("origin") in self._origins
+        if scope["method"] not in _SAFE and not is_named and _is_cross_origin(headers):
             return OriginRefused(
                 "the request comes from another origin's page; "
-                "without API keys only this service's pages may change data"
+                "without API keys only this service's pages may change data (and those of cors_origins)"
             )
         return None
 

@@ -1,12 +1,13 @@
-"""Checks of a request's media, and of the room for new ones."""
+"""A request's media: checks, the room for new ones, and inline media stored as uploads."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.api.services import Services
 from penstock.errors import StorageQuotaExceeded
+from penstock.intake.inline_media import InlineUpload
 from penstock.intake.references import check_reference, total_bytes
 from penstock.models import CatalogueEntry
 from penstock.storage.redis.usage import keep_upload
@@ -40,3 +41,10 @@ async def require_room(api: Services, tenant: str, upload_id: str, size_bytes: i
     kept = await api.jobs.run(keep_upload(tenant, upload_id, size_bytes, limit))
     if kept is not None:
         raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the upload has {size_bytes}")
+
+
+async def store_inline(api: Services, tenant: str, uploads: Sequence[InlineUpload]) -> None:
+    """Store the uploads of inline media; raise `StorageQuotaExceeded` where there is no room."""
+    for upload in uploads:
+        await require_room(api, tenant, upload.upload_id, len(upload.medium.data))
+        await asyncio.to_thread(upload.put, api.objects, tenant)

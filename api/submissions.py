@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from penstock.api.connection import while_connected
-from penstock.api.media import check_media
+from penstock.api.media import check_media, store_inline
 from penstock.api.services import Services
 from penstock.errors import InputError, ModelUnavailable, NotReady, PenstockError, RequestError
+from penstock.intake.inline_media import SeparatedInput, is_inline, separated
 from penstock.intake.submissions import (
     Findings,
     Origin,
@@ -23,7 +25,7 @@ from penstock.intake.submissions import (
 )
 from penstock.jobs import JobKey, Submission
 from penstock.json_body import is_small_value
-from penstock.models import CatalogueEntry, media_by_range
+from penstock.models import CatalogueEntry, media_by_range, media_references
 from penstock.requests import JobRequest
 
 
@@ -41,31 +43,33 @@ class Examination:
         return self.found
 
 
-async def examine_large(request: Request, api: Services, tenant: str, wanted: JobRequest) -> Examination | None:
+async def examine_large(request: Request, api: Services, key: JobKey, wanted: JobRequest) -> Examination | None:
     """Examine a large input in a process of its own; None for a small input, and for a model that cannot be used.
 
     Call it before the submission takes a place of the concurrency limit, which other tenants need meanwhile. Raises
-    `ClientLeft` and the errors of `Isolation.run`.
+    `ClientLeft` and the errors of `separated` and `Isolation.run`.
     """
     if is_small_value(wanted.input):
         return None
     try:
         catalogue = await api.models.read(wanted.model)
-        entry = servable(wanted.model, catalogue)
+        entry = servable(wanted.model, catalogue, key.id)
     except PenstockError:
         return None  # `submission` raises it, unless the job exists
-    size_bytes = api.settings.body_limit_bytes(tenant)
-    found = await while_connected(request, api.isolation.run(tenant, size_bytes, _examined, entry, wanted.input))
+    value = (await _separated(api, entry, key, wanted)).value
+    size_bytes = api.settings.body_limit_bytes(key.tenant)
+    found = await while_connected(request, api.isolation.run(key.tenant, size_bytes, _examined, entry, value))
     return Examination(entry, found)
 
 
-async def require_fitting(request: Request, api: Services, tenant: str, wanted: JobRequest) -> None:
+async def require_fitting(request: Request, api: Services, key: JobKey, wanted: JobRequest) -> None:
     """Raise the errors in a request that are found without its media."""
-    examination = await examine_large(request, api, tenant, wanted)
+    examination = await examine_large(request, api, key, wanted)
     if examination is not None:
         examination.findings()
     else:
-        examine(servable(wanted.model, await api.models.read(wanted.model)), wanted.input)
+        entry = servable(wanted.model, await api.models.read(wanted.model), key.id)
+        examine(entry, (await _separated(api, entry, key, wanted)).value)
 
 
 async def submission(
@@ -99,15 +103,31 @@ async def _submission(
 ) -> Submission:
     entry = servable(wanted.model, catalogue, key.id)
     is_current = examination is not None and examination.entry == entry
-    found = examination.findings() if examination and is_current else examine(entry, wanted.input)
+    inline = await _separated(api, entry, key, wanted)
+    found = examination.findings() if examination and is_current else examine(entry, inline.value)
     refuse_tensors(found.tensors, tenant=key.tenant, settings=api.settings)
     check_webhook(wanted, api.settings)
-    by_range = media_by_range(entry.input_schema, wanted.input)
+    by_range = media_by_range(entry.input_schema, inline.value)
+    await store_inline(api, key.tenant, inline.uploads)
     media_bytes = await check_media(api, key.tenant, entry, found.media, by_range)
+    wanted = wanted.model_copy(update={"input": inline.value})
     return submission_to(entry, key, wanted, fingerprint=fingerprint, origin=origin, media_bytes=media_bytes)
 
 
-def _examined(entry: CatalogueEntry, value: dict[str, object]) -> Findings | RequestError:
+async def _separated(api: Services, entry: CatalogueEntry, key: JobKey, wanted: JobRequest) -> SeparatedInput:
+    """Return a request's input without its inline media; raise the errors of `separated`.
+
+    Media of megabytes take the processor for long, which a thread leaves to other requests every few milliseconds.
+    """
+    is_without = is_small_value(wanted.input) and not any(
+        is_inline(text) for _, text in media_references(entry.input_schema, wanted.input)
+    )
+    if is_without:
+        return SeparatedInput(wanted.input)
+    return await asyncio.to_thread(separated, entry, key, wanted.input, settings=api.settings)
+
+
+def _examined(entry: CatalogueEntry, value: Mapping[str, object]) -> Findings | RequestError:
     try:
         return examine(entry, value)
     except RequestError as error:

@@ -293,7 +293,7 @@ async def _submit_form(request: Request, api: Services, key: JobKey, *, repeatab
     refusal: PenstockError | None = None
     async with read_job_form(request, api, key) as form:
         try:
-            await require_fitting(request, api, key.tenant, form.request)
+            await require_fitting(request, api, key, form.request)
             if form.files:
                 size_bytes = sum(file.size_bytes for file in form.files)
                 await require_room(api, key.tenant, form.files[0].upload_id, size_bytes)
@@ -343,7 +343,7 @@ async def submit(
     differs, and the errors of `submission` and of the job store.
     """
     joins(request, key)
-    examination = await examine_large(request, api, key.tenant, job_request)
+    examination = await examine_large(request, api, key, job_request)
     async with turn(request, api.concurrency, key.tenant):
         try:
             raise_recent_refusal(api, key.tenant)

@@ -14,7 +14,7 @@ Format = Literal["png", "webp"]
 #: Maxima of one job, for every model.
 MAX_IMAGES, MAX_STEPS, MAX_SIDE_PX, MAX_PREVIEWS = 100, 10_000, 8192, 20
 
-_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC; only the first frame is used"
 _Side = Annotated[int, Field(ge=8, le=MAX_SIDE_PX)]
 
 

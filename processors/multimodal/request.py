@@ -15,7 +15,7 @@ from penstock.media_types import IMAGE_FILES, TENSOR_FILES
 from penstock.models import ITEMS, TENSORS, MediaReference
 from penstock.processors.language.request import EmbeddingOutput, NewTokens, Seed, Stop, Temperature, Texts, TopP
 
-_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC; only the first frame is used"
 #: The fields for the beginning of a chat; a request has exactly one of them.
 _SOURCES = ("images", "messages", "processed")
 

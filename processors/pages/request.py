@@ -14,7 +14,7 @@ PageOutput = Literal["annotated"]
 Pages = Annotated[
     MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS],
     Field(
-        description="The image of a page, or a list of them (PNG, JPEG, WebP, TIFF, BMP or GIF)",
+        description="The image of a page, or a list of them (PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC)",
         json_schema_extra=IMAGE_FILES,
     ),
 ]

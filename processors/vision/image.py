@@ -1,4 +1,4 @@
-"""Image reader: PNG, JPEG, WebP, TIFF, BMP and GIF files as RGB pixels.
+"""Image reader: PNG, JPEG, WebP, TIFF, BMP and GIF files as RGB pixels; AVIF and HEIC where a decoder is installed.
 
 The first bytes of a file choose its decoder, and the declared size is checked before any pixel is decoded: a file of
 100 kB can declare 10 gigapixels. Rules:
@@ -36,6 +36,7 @@ from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.decoding import decoding
 from penstock.processors.notes import note
+from penstock.processors.vision import heif
 from penstock.processors.vision.scans import check_scans
 
 ImageArray = npt.NDArray[np.uint8]  #: (height, width, 3), RGB
@@ -60,10 +61,15 @@ _READERS: dict[str, Callable[[BinaryIO, str], ImageFile.ImageFile]] = {
     "TIFF": TiffImageFile,
     "BMP": BmpImageFile,
     "GIF": GifImageFile,
+    "AVIF": heif.open_avif,
+    "HEIC": heif.open_heic,
 }
-_FORMATS = "PNG, JPEG, WebP, TIFF, BMP or GIF"
-#: Errors that Pillow's decoders raise for damaged files.
-_BROKEN = (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, struct.error)
+_FORMATS = "PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC"
+#: Errors that Pillow's decoders raise for damaged files; `RuntimeError` is libavif's and libheif's.
+_BROKEN = (
+    OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, RuntimeError,
+    struct.error,
+)  # fmt: skip
 #: Errors of Pillow's own bound on pixels, which its WebP and GIF readers always check.
 _BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 _DAMAGED = "The image cannot be decoded: the file is damaged or incomplete."
@@ -110,6 +116,9 @@ def _read(
             raise MediaUnreadable(_DAMAGED)
         try:
             with decoding(pixels=image.width * image.height, size_bytes=file.size_bytes):
+                if image.format == "HEIF":
+                    image.load()  # the coded image may be larger than the header declares
+                    _check_size(image, limits)
                 return convert(image)
         except _BOMBS as error:
             raise _too_many(limits) from error
@@ -162,7 +171,7 @@ def _open(file: _File, limits: Limits) -> tuple[ImageFile.ImageFile, bool]:
 
     `Image.open` is not used because its bound on pixels is global to the process.
     """
-    name, is_whole = _format(file.read(16)), True
+    name, is_whole = _format(file.read(heif.BRANDS_BYTES)), True
     if name == "JPEG":
         with file.contents() as data:
             is_whole = check_scans(data)
@@ -182,6 +191,8 @@ def _open(file: _File, limits: Limits) -> tuple[ImageFile.ImageFile, bool]:
 def _format(start: bytes) -> str:
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "WEBP"
+    if (form := heif.format_of(start)) is not None:
+        return form
     for signature, name in _SIGNATURES.items():
         if start.startswith(signature):
             return name

@@ -15,7 +15,7 @@ EmbeddingOutput = Literal["json", "safetensors"]
 InstanceOutput = Literal["mask", "overlay", "segments"]
 MapOutput = Literal["mask", "overlay"]
 
-_KINDS = "PNG, JPEG, WebP, TIFF, BMP or GIF; only the first frame is used"
+_KINDS = "PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC; only the first frame is used"
 
 Images = Annotated[
     MediaReference | Annotated[list[MediaReference], Field(min_length=1, max_length=10_000), ITEMS],

@@ -69,6 +69,9 @@ class Settings(BaseSettings):
     #: Access to the API. `keys`: every request needs an API key, which determines the tenant. `open`: no keys, one
     #: tenant `default`, on a loopback address only. None = `open` if `host` and `public_url` are loopback, else `keys`.
     access: Literal["open", "keys"] | None = None
+    #: Origins of web pages (`https://maps.example.org`) whose scripts may call the API (CORS); `*` = every page, which
+    #: needs API keys. Browsers send no cookies or other credentials of their own; pages send a key as a header.
+    cors_origins: tuple[str, ...] = ()
     #: Secret that signs the local store's links and the API keys: a new secret invalidates all keys. `penstock up`
     #: creates one under `data`; several API processes need the same secret.
     secret: SecretStr | None = None
@@ -90,6 +93,9 @@ class Settings(BaseSettings):
     webhook_output_bytes: int = Field(default=32_768, ge=0, le=1_000_000)
     #: Bytes of a request, and of a line of a batch, at most; a larger one is answered 413.
     max_body_bytes: int = Field(default=1_000_000, gt=0)
+    #: Bytes of the media that a job carries as `data:` URLs, decoded and together, at most; 0 = none. The request that
+    #: holds them may have `max_body_bytes`.
+    max_inline_bytes: int = Field(default=10_000_000, ge=0)
     #: Seconds without data after which an unfinished request is answered 408 and its connection closed.
     body_idle_s: float = Field(default=30, gt=0)
     #: Bytes of an upload, and of an object that a job names, at most.
@@ -220,6 +226,20 @@ class Settings(BaseSettings):
             if not host or not port.isdigit():
                 raise ValueError(f"{pair!r} is not host:port")
         return pairs
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            parts = urlsplit(origin)
+            is_origin = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
+            if origin != "*" and not (is_origin and parts.hostname and "@" not in parts.netloc):
+                raise ValueError(
+                    f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, without a path"
+                )
+        if "*" in origins and len(origins) > 1:
+            raise ValueError("'*' stands for every origin: name no others beside it")
+        return origins
 
     @property
     def redis_address(self) -> str:
@@ -353,11 +373,16 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def require_safe_access(settings: Settings) -> None:
-    """Raise `ConfigError` if other machines could reach an open API, or if links would lead nowhere."""
+    """Raise `ConfigError` if other machines or all pages could reach an open API, or if links would lead nowhere."""
     if not settings.with_keys and not is_loopback(settings.host):
         raise ConfigError(
             f"host is {settings.host}, but without API keys the service may listen on a loopback address only: "
             "set access = 'keys'"
+        )
+    if not settings.with_keys and "*" in settings.cors_origins:
+        raise ConfigError(
+            "cors_origins is '*', but without API keys any page that you visit could run and delete jobs: "
+            "name the origins, or set access = 'keys'"
         )
     if settings.host in ("0.0.0.0", "::", "[::]") and settings.public_url is None:  # noqa: S104  (it is looked for)
         raise ConfigError(

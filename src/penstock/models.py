@@ -44,7 +44,7 @@ MediaReference = Annotated[
     StringConstraints(min_length=1, max_length=2048),
     Field(
         json_schema_extra={"format": "media"},
-        description="media://<upload>, s3://bucket/key (allowed buckets) or https://... (allowed hosts)",
+        description="media://<upload>, s3://bucket/key (allowed buckets), https://... (allowed hosts) or data:...",
     ),
 ]
 

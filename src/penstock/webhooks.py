@@ -69,8 +69,9 @@ def _check_time(sent: str, at: float, tolerance_s: float) -> None:
 
 
 def _key(secret: str) -> bytes:
+    text = secret.strip().removeprefix(_PREFIX)
     try:
-        key = base64.b64decode(secret.strip().removeprefix(_PREFIX), validate=True)
+        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)  # some senders leave the padding out
     except (binascii.Error, ValueError):
         key = b""
     if not key:

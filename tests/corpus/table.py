@@ -13,7 +13,7 @@ def no_scene(found: str) -> Failed:
     return Failed(UNREADABLE, f"neither a GeoTIFF nor a JPEG 2000 file: {found}")
 
 
-NO_PICTURE = Failed(UNREADABLE, "not an image in a supported format: PNG, JPEG, WebP, TIFF, BMP or GIF")
+NO_PICTURE = Failed(UNREADABLE, "not an image in a supported format: PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC")
 NO_HEADER = Failed(UNREADABLE, "its header cannot be read: it is damaged, incomplete or of a rare kind")
 NO_DECODING = Failed(UNREADABLE, "The image cannot be decoded: the file is damaged or incomplete.")
 DAMAGED = Failed(UNREADABLE, "The scene cannot be opened; it is damaged or incomplete")
@@ -230,7 +230,7 @@ FOREIGN: Mapping[str, Outcome] = {
     "document.pdf": NO_PICTURE,
     "icon.ico": NO_PICTURE,
     "jpeg-2000.jp2": NO_PICTURE,
-    "avif.avif": NO_PICTURE,
+    "avif.avif": QUARTERS,
     "ppm.png": NO_PICTURE,
     "targa.png": NO_PICTURE,
     "photoshop.psd": NO_PICTURE,

@@ -93,9 +93,25 @@ async def test_a_text_or_a_name_that_is_not_utf_8_is_rejected(service: Service) 
         assert (status, f"{what} is not UTF-8" in said) == (400, True), said
 
 
-async def test_a_file_with_an_extended_name_alone_is_rejected_with_the_cause(service: Service) -> None:
-    for head in ("name=scene; filename*=UTF-8''a.tif", "FileName*=punycode''a; name=scene", "name=scene;filename*0=a",
-                 "name=scene; filename *=UTF-8''a.tif"):  # fmt: skip
+async def test_a_file_has_the_name_of_its_extended_field(service: Service) -> None:
+    fields = b'--x\r\nContent-Disposition: form-data; name="input"\r\n\r\n{"text": "hello"}\r\n'
+    fields += b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\necho\r\n'
+    for head, name in (
+        ("name=scene; filename*=UTF-8''gr%C3%BC%C3%9Fe.tif", "/grue.tif"),
+        ("FileName*=utf-8'de'%C3%A4.tif; name=scene", "/a.tif"),
+        ("name=scene; filename=\"_.tif\"; filename*=UTF-8''b%20c.tif", "/b_c.tif"),
+        ("name=scene; filename*=UTF-8''b.tif; filename=\"_.tif\"", "/b.tif"),
+        ("name=scene; filename=\"a.tif\"; filename*=UTF-8''%FF.tif", "/a.tif"),
+        ("name=scene; filename=\"a; filename*=UTF-8''b.tif\"", "/a_filename_UTF-8_b.tif"),
+    ):
+        status, said = await send(service, fields + named(head))
+        assert status == 202, said
+        assert (await service.claim()).submission.input["scene"].endswith(name)
+
+
+async def test_a_file_with_another_extended_name_alone_is_rejected_with_the_cause(service: Service) -> None:
+    for head in ("FileName*=punycode''a; name=scene", "name=scene;filename*0=a", "name=scene; filename*=a.tif",
+                 "name=scene; filename *=UTF-8''a.tif", "name=scene; filename*=UTF-8''%FF"):  # fmt: skip
         status, said = await send(service, named(head))
         assert (status, "filename* alone" in said) == (400, True), said
     both = await send(service, named("name=scene; filename=\"a.tif\"; filename*=UTF-8''b.tif"))

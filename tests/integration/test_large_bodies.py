@@ -23,6 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "/v1/uploads": {"filename": "a.tif", "content_type": "image/tiff", "size_bytes": 10},
     "/v1/webhook-endpoints": {"url": "http://files.test/"},
     "/openai/v1/chat/completions": {"model": "echo", "messages": [{"role": "user", "content": "x"}]},
+    "/openai/v1/responses": {"model": "echo", "input": "x"},
     "/openai/v1/embeddings": {"model": "echo", "input": "x"},
     "/openai/v1/images/generations": {"model": "echo", "prompt": "x"},
     "/openai/v1/batches": {"input_file_id": "x", "endpoint": "/v1/embeddings", "completion_window": "24h"},

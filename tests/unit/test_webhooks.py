@@ -57,6 +57,17 @@ def test_while_a_secret_is_replaced_either_of_two_will_do() -> None:
         verify(BODY, signed(BODY, old, new), new_webhook_secret(), at=NOW)
 
 
+@pytest.mark.parametrize("size", [24, 31, 32])
+def test_a_secret_may_lack_its_padding(size: int) -> None:
+    import base64
+
+    padded = "whsec_" + base64.b64encode(bytes(range(size))).decode()
+    bare = padded.rstrip("=")
+    assert (bare == padded) is (size % 3 == 0)
+    for signer, receiver in ((padded, bare), (bare, padded), (bare, bare)):
+        assert verify(BODY, signed(BODY, signer), receiver, at=NOW)["type"] == "job.succeeded"
+
+
 def test_headers_may_be_in_any_case() -> None:
     assert verify(BODY, {name.title(): value for name, value in signed().items()}, SECRET, at=NOW)
 
@@ -104,7 +115,7 @@ def test_what_is_old_or_from_the_future_is_refused(offset_s: float) -> None:
     assert verify(BODY, signed(), SECRET, at=NOW + offset_s, tolerance_s=1000)
 
 
-@pytest.mark.parametrize("secrets", ["", "whsec_", "whsec_?", [], [SECRET, "nonsense!"]])
+@pytest.mark.parametrize("secrets", ["", "whsec_", "whsec_?", "whsec_A", "whsec_AAAAA", [], [SECRET, "nonsense!"]])
 def test_a_secret_that_is_none_is_the_receivers_own_mistake(secrets: Any) -> None:
     with pytest.raises(ValueError, match="secret"):
         verify(BODY, signed(), secrets, at=NOW)

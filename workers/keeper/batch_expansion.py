@@ -34,7 +34,7 @@ from penstock.errors import (
     UnknownJob,
 )
 from penstock.formats import RUNS
-from penstock.intake.inline_media import with_stored_images
+from penstock.intake.inline_media import with_stored_media
 from penstock.intake.references import check_reference, total_bytes
 from penstock.intake.submissions import Origin, check_webhook, examine, refuse_tensors, servable, submission_to
 from penstock.jobs import JobKey, Submission
@@ -215,7 +215,7 @@ class WindowSubmission:
         wanted = validated(LineRequest, document)
         key = manifest.key.member(line.number)
         entry = servable(wanted.model, self.catalogue, key.id)
-        wanted = wanted.model_copy(update={"input": self._with_stored_images(entry, key, wanted.input)})
+        wanted = wanted.model_copy(update={"input": self._with_stored_media(entry, key, wanted.input)})
         found = examine(entry, wanted.input)
         refuse_tensors(found.tensors, tenant=manifest.key.tenant, settings=settings)
         check_webhook(wanted, settings)
@@ -233,17 +233,17 @@ class WindowSubmission:
             custom_id=wanted.custom_id,
         )
 
-    def _with_stored_images(self, entry: CatalogueEntry, key: JobKey, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a line's input with uploads in the place of inline images."""
+    def _with_stored_media(self, entry: CatalogueEntry, key: JobKey, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a line's input with uploads in the place of inline media."""
         settings, store = self.expansion.settings, self.expansion.store
         limit = settings.kept_limit_bytes(key.tenant)
 
         def require_room(upload_id: str, size_bytes: int) -> None:
             kept = None if limit is None else store.run(keep_upload(key.tenant, upload_id, size_bytes, limit))
             if kept is not None:
-                raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the image has {size_bytes}")
+                raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the medium has {size_bytes}")
 
-        return with_stored_images(
+        return with_stored_media(
             entry, key, value, settings=settings, objects=self.expansion.objects, require_room=require_room
         )
 

@@ -144,7 +144,7 @@ async def execute_process(
     key = JobKey(tenant, str(uuid_utils.uuid7()))
     joins(request, key)
     origin = Origin(traceparent(request.headers))
-    prepared = await _prepare_large(request, api, tenant, process_id, body.value)
+    prepared = await _prepare_large(request, api, key, process_id, body.value)
     async with turn(request, api.concurrency, tenant):
         jobs.raise_recent_refusal(api, tenant)
         checked = await _submission(
@@ -241,17 +241,17 @@ class _Prepared:
 
 
 async def _prepare_large(
-    request: Request, api: Services, tenant: str, process_id: str, wanted: ExecuteRequest
+    request: Request, api: Services, key: JobKey, process_id: str, wanted: ExecuteRequest
 ) -> _Prepared | None:
     """Translate and examine a large execute request outside of this process; None for a small one."""
     if is_small_value(wanted.inputs):
         return None
     catalogue = await api.models.read(process_id)
-    entry = servable(process_id, catalogue)
-    size_bytes = api.settings.body_limit_bytes(tenant)
-    work = api.isolation.run(tenant, size_bytes, execution.job_request, entry, wanted)
+    entry = servable(process_id, catalogue, key.id)
+    size_bytes = api.settings.body_limit_bytes(key.tenant)
+    work = api.isolation.run(key.tenant, size_bytes, execution.job_request, entry, wanted)
     job = await while_connected(request, work)
-    return _Prepared(entry, job, await examine_large(request, api, tenant, job))
+    return _Prepared(entry, job, await examine_large(request, api, key, job))
 
 
 async def _submission(

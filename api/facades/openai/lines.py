@@ -116,7 +116,7 @@ def _chat(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str,
         return forwarded.job(served, wanted.body), {}
     chat = requests.read_chat(wanted.body)
     entry = models(chat.model, Capability.CHAT)
-    chat_images.read(entry, chat.messages)  # its errors; the keeper stores the images with the line's job
+    chat_images.check(entry, chat.messages)
     return requests.chat_job(entry, chat, seed=_seed(wanted)), {}
 
 

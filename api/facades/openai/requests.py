@@ -180,18 +180,13 @@ def read_embedding(body: Any) -> EmbeddingRequest:
     return wanted
 
 
-def chat_job(
-    entry: CatalogueEntry, wanted: ChatRequest, *, seed: int, stored: Mapping[str, str] = MappingProxyType({})
-) -> JobRequest:
-    """Return the job of a chat. `seed` applies where the request samples and has none.
-
-    `stored` maps the `data:` URLs of inline images to upload references; others stay, as in a batch's lines.
-    """
+def chat_job(entry: CatalogueEntry, wanted: ChatRequest, *, seed: int) -> JobRequest:
+    """Return the job of a chat, with its `data:` URLs. `seed` applies where the request samples and has none."""
     accepts_images = Capability.IMAGE_CHAT in capabilities_of(entry)
     messages = [
         {
             "role": "system" if m.role == "developer" else m.role,
-            "content": _parts(entry, m.content, at, stored) if accepts_images else _text(entry, m.content, at),
+            "content": _parts(entry, m.content, at) if accepts_images else _text(entry, m.content, at),
         }
         for at, m in enumerate(wanted.messages)
     ]
@@ -207,13 +202,11 @@ def completion_job(entry: CatalogueEntry, wanted: CompletionRequest, *, seed: in
     return JobRequest(model=entry.name, input=value)
 
 
-def embedding_job(
-    entry: CatalogueEntry, wanted: EmbeddingRequest, *, stored: Mapping[str, str] = MappingProxyType({})
-) -> JobRequest:
-    """Return the job of an embedding request. `stored` as in `chat_job`."""
+def embedding_job(entry: CatalogueEntry, wanted: EmbeddingRequest) -> JobRequest:
+    """Return the job of an embedding request, with its `data:` URLs."""
     named: dict[str, Any] = {"prompt_name": wanted.prompt_name, "prompt": wanted.prompt}
     if wanted.messages is not None:
-        value = _embedded(entry, wanted.messages, stored)
+        value = _embedded(entry, wanted.messages)
         if "prompt" in value and (wanted.prompt or wanted.prompt_name):
             raise _invalid("messages", "has an instruction, and so has the request")
         named.update(value)
@@ -224,9 +217,7 @@ def embedding_job(
     return JobRequest(model=entry.name, input={name: value for name, value in named.items() if value is not None})
 
 
-def _embedded(
-    entry: CatalogueEntry, messages: Sequence[ConversationMessage], stored: Mapping[str, str]
-) -> dict[str, Any]:
+def _embedded(entry: CatalogueEntry, messages: Sequence[ConversationMessage]) -> dict[str, Any]:
     """Return the input of a job for one vector: a message of the user, and the instruction before it.
 
     An empty answer behind the message, which vLLM needs to begin one, changes nothing here.
@@ -235,7 +226,7 @@ def _embedded(
         raise _invalid("messages", f"is not supported by {entry.name}, which embeds texts alone; send `input`")
     together = "items" in entry.input_schema.get("properties", {})
     *before, message = messages[:-1] if len(messages) > 1 and _is_empty_answer(messages[-1]) else messages
-    parts = _parts(entry, message.content, len(before), stored)
+    parts = _parts(entry, message.content, len(before))
     parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
     if message.role != "user" or (not together and (before or len(parts) > 1)):
         raise _invalid("messages", f"is one message of the user with one text or image: {entry.name} embeds each alone")
@@ -294,26 +285,24 @@ def image_of(part: AnyContent) -> str | None:
     return data if data is not None and data[:11].lower() == "data:image/" else None
 
 
-def _parts(
-    entry: CatalogueEntry, content: str | list[Part], at: int, stored: Mapping[str, str]
-) -> str | list[dict[str, str]]:
+def _parts(entry: CatalogueEntry, content: str | list[Part], at: int) -> str | list[dict[str, str]]:
     """Return a message's content in the format of models with image input; raise `InvalidRequest` for other media."""
     if isinstance(content, str):
         return content
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, TextContent)
-        else {"type": "image", "image": _image(entry, part, f"/messages/{at}/content/{place}", stored)}
+        else {"type": "image", "image": _image(entry, part, f"/messages/{at}/content/{place}")}
         for place, part in enumerate(content)
     ]
 
 
-def _image(entry: CatalogueEntry, part: ImageContent | OtherContent, where: str, stored: Mapping[str, str]) -> str:
+def _image(entry: CatalogueEntry, part: ImageContent | OtherContent, where: str) -> str:
     url = image_of(part)
     if url is None:
         what = "files that are no images" if part.type == "file" else _CONTENTS[part.type]
         raise _refused(entry, what, where)
-    return stored.get(url, url)
+    return url
 
 
 def _text(entry: CatalogueEntry, content: str | list[Part], at: int) -> str:

@@ -1,4 +1,4 @@
-"""OpenAI's interface under `/openai/v1`: models, chats, completions, embeddings and images.
+"""OpenAI's interface under `/openai/v1`: models, chats, responses, completions, embeddings and images.
 
 The client's base URL is `http://HOST/openai/v1`. Every call is a job, like those of `/v1/jobs`.
 """
@@ -14,15 +14,16 @@ from fastapi import APIRouter, Response
 
 from penstock.api.facades.calls import Call, CurrentCall, json_answer
 from penstock.api.facades.capabilities import Capability, capabilities_of
-from penstock.api.facades.openai import answers, chat_images, forwarded, images, requests
+from penstock.api.facades.openai import answers, chat_images, forwarded, images, requests, responses
 from penstock.api.facades.openai.answers import Chunks, JobResult, Kind
 from penstock.api.facades.openai.forwarded import Either
 from penstock.api.facades.openai.requests import Generation, Head
 from penstock.api.facades.openai.stream import stream
 from penstock.errors import UnknownModel
-from penstock.jobs import Job
+from penstock.jobs import Job, JobKey
 from penstock.models import CatalogueEntry, find, no_model
 from penstock.requests import JobRequest
+from penstock.storage.journal import journal
 
 GenerationT = TypeVar("GenerationT", bound=Generation)
 #: Capabilities that OpenAI's interface uses.
@@ -54,12 +55,32 @@ async def read_openai_model(name: str, call: CurrentCall) -> dict[str, Any]:
 @router.post("/chat/completions")
 async def create_chat_completion(call: CurrentCall) -> Response:
     """Create a chat completion."""
+    return await _create(call, forwarded.read_either_chat, Capability.CHAT, "chat.completion", _chat_job)
 
-    async def job_of(entry: CatalogueEntry, wanted: requests.ChatRequest) -> JobRequest:
-        stored = await chat_images.store(call, entry, wanted.messages)
-        return requests.chat_job(entry, wanted, seed=_seed(), stored=stored)
 
-    return await _create(call, forwarded.read_either_chat, Capability.CHAT, "chat.completion", job_of)
+@router.post("/responses")
+async def create_response(call: CurrentCall) -> Response:
+    """Create a response; with `background`, return it before it has ended."""
+    body = await call.read(responses.read_response)
+    chat = forwarded.read_either_chat(responses.chat_body(body.value))
+    _, wanted = await _requested(call, chat, Capability.CHAT, _chat_job)
+    marked = wanted.model_copy(update={"metadata": {**wanted.metadata, **responses.MARK}})
+    job = await call.submit(body.fingerprint, marked)
+    return json_answer(job, responses.response(job if body.value.background else await call.wait_for_result(job)))
+
+
+@router.get("/responses/{response_id}")
+async def read_response(response_id: str, call: CurrentCall) -> Response:
+    """Return a response."""
+    job = await _response_job(response_id, call)
+    return json_answer(job, responses.response(job))
+
+
+@router.post("/responses/{response_id}/cancel")
+async def cancel_response(response_id: str, call: CurrentCall) -> Response:
+    """Cancel a response."""
+    job = await call.api.journal.run(journal.cancel((await _response_job(response_id, call)).key))
+    return json_answer(job, responses.response(job))
 
 
 @router.post("/completions")
@@ -78,8 +99,8 @@ async def create_embeddings(call: CurrentCall) -> Response:
     body = await call.read(requests.read_embedding)
     wanted = body.value
     entry = await call.model(wanted.model, Capability.EMBEDDING)
-    stored = await chat_images.store(call, entry, wanted.messages or ())
-    job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted, stored=stored))
+    chat_images.check(entry, wanted.messages or ())
+    job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted))
     result = JobResult.of(await call.wait_for_result(job))
     content = answers.embeddings(
         result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,
@@ -114,15 +135,34 @@ async def _create(
 ) -> Response:
     """Return the answer of a model of this service, or of a model behind a server of this protocol."""
     body = await call.read(read)
-    wanted: Head
-    if (entry := await body.value.forwarded_to(call)) is not None:
-        wanted = body.value.head()
-        await call.model(wanted.model, capability)
-        job_request = await forwarded.stored_job(call, entry, body.value.raw)
-    else:
-        wanted = own = body.value.own()
-        job_request = await job_of(await call.model(own.model, capability), own)
+    wanted, job_request = await _requested(call, body.value, capability, job_of)
     return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), kind)
+
+
+async def _requested(
+    call: Call,
+    given: Either[GenerationT],
+    capability: Capability,
+    job_of: Callable[[CatalogueEntry, GenerationT], Awaitable[JobRequest]],
+) -> tuple[Head, JobRequest]:
+    """Return the facade's parameters and the job, for a model of this service or behind a server of this protocol."""
+    if (entry := await given.forwarded_to(call)) is not None:
+        head = given.head()
+        await call.model(head.model, capability)
+        return head, await forwarded.stored_job(call, entry, given.raw)
+    own = given.own()
+    return own, await job_of(await call.model(own.model, capability), own)
+
+
+async def _chat_job(entry: CatalogueEntry, wanted: requests.ChatRequest) -> JobRequest:
+    chat_images.check(entry, wanted.messages)
+    return requests.chat_job(entry, wanted, seed=_seed())
+
+
+async def _response_job(response_id: str, call: Call) -> Job:
+    """Return the job of a response of the tenant; raise `UnknownJob` for another job."""
+    key = JobKey(call.tenant, responses.job_id_of(response_id))
+    return responses.require_response(await call.api.journal.run(journal.read(key)))
 
 
 async def _generated(call: Call, wanted: Head, job: Job, kind: Kind) -> Response:

@@ -45,10 +45,8 @@ async def pool_texts(call: Call, fingerprint: str, wanted: TextPoolingRequest) -
         vectors = [probs for _, probs in scoring.classes_of(result)]
         rows = [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     else:
-        stored = await chat_images.store(call, entry, wanted.messages or ())
-        job = await call.wait_for_result(
-            await call.submit(fingerprint, requests.embedding_job(entry, wanted, stored=stored))
-        )
+        chat_images.check(entry, wanted.messages or ())
+        job = await call.wait_for_result(await call.submit(fingerprint, requests.embedding_job(entry, wanted)))
         result = JobResult.of(job)
         rows = answers.embeddings(
             result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,

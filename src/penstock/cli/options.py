@@ -155,7 +155,8 @@ def require_files(texts: Iterable[str]) -> None:
 
 
 _MEDIA_SUFFIXES = (
-    ".tif", ".tiff", ".jp2", ".jpg", ".jpeg", ".png", ".webp", ".wav", ".mp3", ".flac", ".ogg", ".mp4", ".mov", ".mkv",
+    ".tif", ".tiff", ".jp2", ".jpg", ".jpeg", ".png", ".webp", ".avif", ".heic", ".heif",
+    ".wav", ".mp3", ".flac", ".ogg", ".mp4", ".mov", ".mkv",
     ".csv", ".parquet", ".zip", ".safe", ".safetensors", ".npy", ".jsonl",
 )  # fmt: skip
 

@@ -216,7 +216,7 @@ def test_a_model_may_take_more_pixels_than_pillow_would(tmp_path: Path) -> None:
 
 def test_formats_that_are_not_named_are_refused_even_if_pillow_could(tmp_path: Path) -> None:
     path = save(tmp_path / "media.png", Image.fromarray(gradient()), "PPM")
-    with pytest.raises(MediaUnreadable, match="PNG, JPEG, WebP, TIFF, BMP or GIF"):
+    with pytest.raises(MediaUnreadable, match="PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC"):
         read_image(path, NO_LIMITS)
 
 
