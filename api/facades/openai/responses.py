@@ -168,7 +168,12 @@ def _error(job: Job) -> dict[str, str] | None:
 
 
 def _message(job: Job, choice: Mapping[str, Any], is_cut: bool) -> dict[str, Any]:
-    part = {"type": "output_text", "text": choice["message"]["content"] or "", "annotations": [], "logprobs": []}
+    part: dict[str, Any] = {
+        "type": "output_text",
+        "text": choice["message"]["content"] or "",
+        "annotations": [],
+        "logprobs": [],
+    }
     status = "incomplete" if is_cut else "completed"
     return {"id": _id("msg", job), "type": "message", "role": "assistant", "status": status, "content": [part]}
 
