@@ -131,11 +131,10 @@ OPENAI_BASE = "/openai/v1"
 #: The routes below `OPENAI_BASE`; a test compares them with the app.
 OPENAI_ROUTES = (
     "/models", "/chat/completions", "/completions", "/embeddings", "/images/edits", "/images/generations",
-    "/audio/transcriptions", "/audio/translations", "/files", "/batches",
+    "/audio/transcriptions", "/audio/translations", "/files", "/batches", "/responses",
 )  # fmt: skip
-_UNSUPPORTED = ("/responses", "/moderations")
 #: Routes of OpenAI's interface only. `/models` and `/batches` also exist in the native API.
-_OPENAI_ONLY = (*(route for route in OPENAI_ROUTES if route not in ("/models", "/batches")), *_UNSUPPORTED)
+_OPENAI_ONLY = (*(route for route in OPENAI_ROUTES if route not in ("/models", "/batches")), "/moderations")
 #: Paths that OpenAI's clients request with a wrong base URL.
 _WRONG_BASE = frozenset(f"{base}{route}" for base in ("", "/v1", "/openai") for route in _OPENAI_ONLY)
 VLLM_ROUTES = ("/pooling", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/classify")

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import InputError
-from penstock.models import Model, read_catalogue
+from penstock.models import Model
 from penstock.processors.base import Result
 from penstock.processors.geo.regression import RasterRegression
 from penstock.processors.numbers import as_floats

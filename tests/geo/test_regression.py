@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import ConfigError, ProcessorFailed
-from penstock.models import Limits, Model, read_catalogue
+from penstock.models import Limits, Model
 from penstock.processors.base import Output, Prompt, Result
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression

@@ -96,7 +96,7 @@ async def test_a_bad_line_is_an_error_line_and_not_the_batches_failure(service: 
         (2, None, "malformed_body"), (4, None, "invalid_request"), (5, "deep", "invalid_request"),
         (6, None, "invalid_request"), (7, None, "unknown_model"), (8, None, "model_unavailable"),
         (9, None, "invalid_request"), (10, None, "media_not_found"), (11, None, "invalid_request"),
-        (12, None, "malformed_body"), (13, None, "payload_too_large"), (14, None, "malformed_body"),
+        (12, None, "invalid_request"), (13, None, "payload_too_large"), (14, None, "malformed_body"),
     ]  # fmt: skip
     assert "not UTF-8" in errors[-1]["error"]["detail"]
     assert errors[2]["error"]["errors"] == [{"pointer": "/nonsense", "detail": "is not known"}]

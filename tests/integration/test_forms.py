@@ -97,7 +97,7 @@ async def test_a_file_has_the_name_of_its_extended_field(service: Service) -> No
     fields = b'--x\r\nContent-Disposition: form-data; name="input"\r\n\r\n{"text": "hello"}\r\n'
     fields += b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\necho\r\n'
     for head, name in (
-        ("name=scene; filename*=UTF-8''gr%C3%BC%C3%9Fe.tif", "/grue.tif"),
+        ("name=scene; filename*=UTF-8''gr%C3%BC%C3%9Fe.tif", "/gruße.tif"),
         ("FileName*=utf-8'de'%C3%A4.tif; name=scene", "/a.tif"),
         ("name=scene; filename=\"_.tif\"; filename*=UTF-8''b%20c.tif", "/b_c.tif"),
         ("name=scene; filename*=UTF-8''b.tif; filename=\"_.tif\"", "/b.tif"),

@@ -33,14 +33,15 @@ async def test_every_refused_reference_gets_the_same_answer_and_nobody_is_asked(
 ) -> None:
     async with serving(valkey.url, tmp_path, fetch_any_public_host=True) as service:
         await service.submit()  # so that Redis is connected to
-        answers: dict[bool, set[tuple[int, str]]] = {True: set(), False: set()}
+        answers: dict[str, set[tuple[int, str]]] = {"url": set(), "data": set(), "none": set()}
         with canary() as seen:
             for url in URLS:
                 body = {"model": "echo", "input": {"text": "x", "scene": url}}
                 response = await service.http.post("/v1/jobs", json=body)
-                answers["://" in url].add((response.status_code, response.text))
-        # One answer for every URL of whatever host, and one for what is none.
-        assert [len(same) for same in answers.values()] == [1, 1], answers
+                kind = "data" if url.startswith("data:") else "url" if "://" in url else "none"
+                answers[kind].add((response.status_code, response.text))
+        # One answer for every URL of whatever host, one for files in the URL itself, and one for what is none.
+        assert [len(same) for same in answers.values()] == [1, 1, 1], answers
         assert {status for same in answers.values() for status, _ in same} == {422}
         assert seen.looked_up == []
         assert {address[1] for address in seen.connected} <= {valkey.port}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.models import read_catalogue
+from penstock.catalogue.records import read_catalogue
 from penstock.processors.geo.options import Band, SegmentationOptions, read_options
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.inputs import Inputs, read_inputs

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import InputError
-from penstock.models import read_catalogue
 from penstock.processors.geo.options import EmbeddingOptions, SceneOptions, SegmentationOptions, read_options
 from penstock.processors.geo.read.inputs import read_inputs
 from penstock.processors.geo.read.radiometry_check import check_radiometry

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from penstock.catalogue.records import read_catalogue
 from penstock.errors import InputError
 from penstock.local.ready import ready_records
-from penstock.models import read_catalogue
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.band_identity import SceneBand
 from penstock.processors.geo.read.band_names import named_sensor

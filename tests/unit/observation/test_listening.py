@@ -49,7 +49,8 @@ def test_of_a_traceback_only_the_last_line_is_heard(out: StringIO) -> None:
             raise ValueError("no such band")  # noqa: TRY301
         except ValueError:
             structlog.get_logger().exception("it.failed")
-    assert heard == [("error", "it.failed: ValueError: no such band")]
+    place = "(test_listening.py:49 in test_of_a_traceback_only_the_last_line_is_heard)"
+    assert heard == [("error", f"it.failed: ValueError: no such band {place}")]
     assert "Traceback" in out.getvalue()
 
 

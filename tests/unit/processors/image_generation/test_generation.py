@@ -194,7 +194,7 @@ def test_the_schema_has_the_models_limits(source: Path) -> None:
     schema = ImageGeneration(a_model(source)).request.model_json_schema()
     found = limited(schema, Limits(max_items=4, max_steps=60))["properties"]
     assert (found["n"]["maximum"], found["steps"]["anyOf"][0]["maximum"]) == (4, 60)
-    assert "x-" not in json.dumps(found)
+    assert "x-" not in json.dumps(found).replace("x-suffixes", "")
 
 
 def test_the_dummy_is_as_large_as_the_limits_allow(source: Path, tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ class Own(InvalidInput):
         (MemoryError(), ProcessorFailed, "1 MiB"),
         (OSError(12, "no memory"), ProcessorFailed, "1 MiB"),
         (OSError(28, "disk full"), PenstockError, "is full"),
-        (KeyError("secret"), ProcessorFailed, "(KeyError)"),
+        (KeyError("secret"), ProcessorFailed, "raised KeyError"),
         (InvalidInput("x" * 10_000), InvalidInput, "x" * 2000),
     ],
 )
