@@ -293,15 +293,19 @@ def _radiometry(
     if opened.sidecar is not None:
         found.append(("sidecar", opened.sidecar.of((*band.band.names, band.need.name, *band.need.synonyms))))
     if opened.item is not None:
-        found.append(("stac", _of_item(opened.item, band, unit)))
+        settled = any(declared.scale is not None for _, declared in found)
+        found.append(("stac", _of_item(opened.item, band, unit, settled=settled)))
     of_file, scene = [one for one in used if one.file is band.file], band.file.scene
     found.append(("file", scene.declared([one.band for one in of_file])[of_file.index(band)]))
     trusted = any(one is not None and one.trust for one in requests)
     return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit), trusted=trusted)
 
 
-def _of_item(item: StacItem, band: InputBand, unit: float = 1.0) -> Declaration:
-    example = request_text(1e-4 * unit, 0)
+def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: bool = False) -> Declaration:
+    """Return an item's declaration for a band; what it leaves unclear is refused unless it is `settled` elsewhere."""
+    entries = [one.declared for one in item.of_file(band.file.reference) if one.declared.scale is not None]
+    scale, offset = (entries[0].scale or 1e-4, entries[0].offset or 0.0) if entries else (1e-4, 0.0)
+    example = None if settled else request_text(scale * unit, offset * unit)
     declared = item.declared(band.file.reference, band.band.index, example)
     if declared is not None:
         return declared
