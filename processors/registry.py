@@ -140,10 +140,10 @@ def export(
             for o in processor.outputs
         )
         views = tuple(getattr(processor, "views", ()))
+        return CatalogueEntry(**fields, input_schema=schema, outputs=outputs, views=views)
     except Exception as error:
         problem = error.detail if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         return unusable(model, problem)
-    return CatalogueEntry(**fields, input_schema=schema, outputs=outputs, views=views)
 
 
 def unusable(model: Model, problem: str) -> CatalogueEntry:

@@ -35,9 +35,10 @@ def answer_lines(text: str | None, data: Mapping[str, Any] | None, views: Sequen
 
 def _lines(part: Shown) -> Iterator[str]:
     items = part.items[:MAX_ITEMS]
-    if part.form == "labels":
+    form = part.form if part.fits else "rows"  # the processor may promise what it does not keep
+    if form == "labels":
         yield from _bars(items)
-    elif part.form == "vectors":
+    elif form == "vectors":
         yield from map(_vector, items)
     else:
         yield from _table([_row(item, number) for number, item in enumerate(items)])
@@ -47,7 +48,7 @@ def _lines(part: Shown) -> Iterator[str]:
 
 def _bars(items: Sequence[Any]) -> Iterator[str]:
     """Yield a line for each label: its name, its score, and a bar for scores from 0 to 1."""
-    found = [(_cell(item.get("label")), item.get("score")) for item in items if isinstance(item, Mapping)]
+    found = [(_cell(item["label"]), item["score"]) for item in items]
     width = max((len(label) for label, _ in found), default=0)
     for label, score in found:
         number = score if isinstance(score, int | float) else 0.0
@@ -55,9 +56,7 @@ def _bars(items: Sequence[Any]) -> Iterator[str]:
         yield f"{label:<{width}}  {_cell(score):>8}  {bar}".rstrip()
 
 
-def _vector(item: Any) -> str:
-    if not isinstance(item, list):
-        return _cell(item)
+def _vector(item: Sequence[Any]) -> str:
     first = ", ".join(_cell(number) for number in item[:4])
     return f"{len(item):,} numbers: {first}{', ...' if len(item) > 4 else ''}"
 

@@ -60,3 +60,9 @@ def test_json_without_a_view_is_shown_as_json() -> None:
     assert lines[-1] == "... and 64 more lines of JSON"
     assert answer_lines("text", {"finish_reason": "stop"}, []) == ["text"]
     assert answer_lines(None, None, []) == []
+
+
+def test_what_a_view_promises_and_the_answer_does_not_keep_is_shown_as_rows() -> None:
+    data = {"labels": ["cat", "dog"], "vectors": [1.5]}
+    lines = answer_lines(None, data, [View("labels", "/labels"), View("vectors", "/vectors")])
+    assert lines == ["   value", "0  cat", "1  dog", "   value", "0  1.5"]

@@ -106,6 +106,16 @@ def test_what_is_wrong_with_a_model_is_its_problem_and_no_exception(processor: s
     assert entry.outputs == ()
 
 
+def test_wrong_views_are_the_models_problem() -> None:
+    class Unclear(Processor):
+        views = ("labels",)
+
+    entry = export(REGISTRY.register("unclear", Unclear), a_model("unclear"))
+    assert entry.problem is not None
+    assert "views" in entry.problem
+    assert export(REGISTRY, a_model()).problem is None
+
+
 @pytest.mark.parametrize(
     ("processor_request", "field", "items"),
     [

@@ -36,13 +36,20 @@ function found(value, [step, ...steps], each, heading) {
 export function answer(parts) {
   return parts.slice(0, PARTS).map(({ form, heading, items }) => h("div", { class: "part" },
     heading && h("h3", {}, heading),
-    (FORMS[form] ?? FORMS.rows)(items.slice(0, ITEMS), heading || "Answer"),
+    (fits(form, items) ? FORMS[form] : rows)(items.slice(0, ITEMS), heading || "Answer"),
     items.length > ITEMS && h("p", { class: "quiet" }, `The first ${ITEMS} of ${number(items.length)}; the others are in the JSON.`)));
+}
+
+/** Return true for a known form whose items have what it promises; others are shown as rows. */
+function fits(form, items) {
+  if (form === "labels") return items.every((item) => typeof item?.label === "string" && typeof item.score === "number");
+  if (form === "vectors") return items.every(Array.isArray);
+  return form in FORMS;
 }
 
 const FORMS = {
   labels: (items) => h("ol", { class: "labels" }, items.map(({ label, score }) =>
-    h("li", {}, h("span", {}, String(label)), h("meter", { min: "0", max: "1", value: Math.min(1, Math.max(0, score)), "aria-hidden": "true" }), h("span", { class: "score" }, precise(score))))),
+    h("li", {}, h("span", {}, String(label)), score >= 0 && score <= 1 ? h("meter", { min: "0", max: "1", value: score, "aria-hidden": "true" }) : h("span"), h("span", { class: "score" }, precise(score))))),
   vectors: (items) => h("ul", {}, items.map((each) =>
     h("li", {}, `${number(each.length)} numbers: `, h("code", {}, `${each.slice(0, 6).map(precise).join(", ")}${each.length > 6 ? ", …" : ""}`)))),
   passages: () => null, // the recording plays them
