@@ -18,6 +18,8 @@ else:
 
 #: Bytes of a decoded piece, at most: a few bytes of a bomb decode to gigabytes.
 PIECE_BYTES = 65_536
+#: Members or frames of a body, at most, and the decoded bytes that allow one more: empty ones cost time for nothing.
+MAX_MEMBERS, MEMBER_BYTES = 100, 1024
 #: Window of a zstd frame: 8 MiB, at most (RFC 9659).
 _ZSTD_WINDOW_LOG = 23
 _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
@@ -29,12 +31,17 @@ class Decoder(ABC):
     def __init__(self) -> None:
         #: True where the body may end: no member is incomplete.
         self.is_complete = True
+        #: Members that have begun, and the bytes that they all decoded to.
+        self._members, self._decoded_bytes = 1, 0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded bytes of the next data, in pieces of at most `PIECE_BYTES`; raise `ValueError`."""
         wants_more = not data
         while not wants_more:
             piece, data, wants_more = self._step(data)
+            self._decoded_bytes += len(piece)
+            if self._members > MAX_MEMBERS + self._decoded_bytes // MEMBER_BYTES:
+                raise ValueError("the body has too many small members")
             if piece:
                 yield piece
 
@@ -50,6 +57,7 @@ class _Gzip(Decoder):
 
     def _step(self, data: bytes) -> tuple[bytes, bytes, bool]:
         if self._member.eof:
+            self._members += 1
             self._member = zlib.decompressobj(_GZIP_WINDOW_BITS)
         try:
             piece = self._member.decompress(data, PIECE_BYTES)
@@ -67,6 +75,7 @@ class _Zstd(Decoder):
 
     def _step(self, data: bytes) -> tuple[bytes, bytes, bool]:
         if self._frame.eof:
+            self._members += 1
             self._frame = self._new()
         try:
             piece = self._frame.decompress(data, PIECE_BYTES)

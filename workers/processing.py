@@ -361,11 +361,11 @@ def _noted(prompts: Iterator[Prompt], notes: list[str]) -> Iterator[Prompt]:
 
 
 def with_notes(data: Any, notes: Sequence[str]) -> Any:
-    """Return a result's JSON object with further notes; the same object without any."""
+    """Return a result's JSON object with further notes; the same object without any, or if its own are no list."""
     if not notes or not isinstance(data, Mapping | None):
         return data
-    own = (data or {}).get("notes")
-    return {**(data or {}), "notes": [*(own if isinstance(own, list) else []), *notes]}
+    own = (data or {}).get("notes", [])
+    return {**(data or {}), "notes": [*own, *notes]} if isinstance(own, list) else data
 
 
 def checked_result(text: Any, data: Any) -> Result:

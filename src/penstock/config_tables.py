@@ -98,6 +98,11 @@ class DropRule(BaseModel):
         return self
 
     @property
+    def takes_documents(self) -> bool:
+        """True where JSON files hold the input of a job or a STAC item."""
+        return self.field is None and any(suffix.lower().endswith(".json") for suffix in self.suffixes or ())
+
+    @property
     def queue_url(self) -> str | None:
         """The address of the SQS queue with the rule's events, if there is one."""
         return None if self.events in (None, WEBHOOK) else self.events

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.config_tables import DropRule
+from penstock.jobs import JobKey
 from penstock.storage.redis import drop_events, listing
+from penstock.workers.keeper.drop_markers import upload_id
 from penstock.workers.keeper.drops import Drop, open_drops
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.valkey import ValkeyProcess
@@ -136,8 +138,56 @@ def test_a_document_names_the_files_of_its_job(bench: Bench, folder: Path) -> No
     assert (folder.parent / "out" / "job.json" / "echo.txt").read_text() == "hihi"
     assert found.failures == {
         "in/lost.json": "in/lost.json names none.txt, and there is no in/none.txt: put the files there first",
-        "in/out.json": "in/out.json names ../secret.txt: name files beside it or below it, as a relative path",
+        "in/out.json": "in/out.json names ../secret.txt: name files under the rule's prefix, as a relative path",
         "in/linked.json": "in/linked.json names link.txt, which is a link, and links are not followed: put a copy "
         "there",
     }
     assert found.ignored == 0
+
+
+def test_a_retry_leaves_the_objects_of_other_rules_and_those_that_are_gone(bench: Bench, folder: Path) -> None:
+    for name in ("a.txt", "gone.txt"):
+        (folder / name).write_text("hi")
+        (folder / f"{name}.json").write_text('{"times": "often"}')
+    run(bench, opened(bench))
+    (folder / "gone.txt").unlink()
+    out = folder.parent / "out"
+    (out / "other.wav.error.json").write_text('{"id": "0199", "status": "failed"}')
+    before = {name: (out / name).read_text() for name in ("gone.txt.error.json", "other.wav.error.json")}
+    assert "1 failed object" in CliRunner().invoke(app, ["drops", "retry", "inbox"]).stdout
+    assert {name: (out / name).read_text() for name in before} == before
+
+
+@pytest.mark.parametrize("suffixes", [(".json", ".txt"), (".txt", ".json")])
+def test_documents_and_other_objects_may_be_mixed_in_any_order(
+    bench: Bench, folder: Path, suffixes: tuple[str, str]
+) -> None:
+    (folder / "b.txt").write_text("b")
+    (folder / "job.json").write_text('{"text": "b.txt", "times": 2}')
+    (folder / "long.json").write_text(json.dumps({"text": f"{'a' * 300}.txt"}))
+    found = run(bench, opened(bench, suffixes=suffixes))
+    assert (folder.parent / "out" / "b.txt" / "echo.txt").read_text() == "b"
+    assert (folder.parent / "out" / "job.json" / "echo.txt").read_text() == "bb"
+    assert list(found.failures) == ["in/long.json"]
+
+
+def test_a_document_reaches_no_object_of_another_tenants_rule(bench: Bench, folder: Path, rule: DropRule) -> None:
+    (folder / "b").mkdir()
+    (folder / "b" / "secret.txt").write_text("secret")
+    (folder / "job.json").write_text('{"text": "b/secret.txt"}')
+    drop = opened(bench, suffixes=(".json",))
+    theirs = rule.model_copy(
+        update={"name": "theirs", "prefix": "in/b/", "suffixes": (".txt",), "tenant": "other", "output_prefix": "b/"}
+    )
+    drop.settings = drop.settings.model_copy(update={"drops": (drop.rule, theirs)})
+    assert run(bench, drop).failures == {
+        "in/job.json": "in/job.json names in/b/secret.txt, which a rule of another tenant takes"
+    }
+    assert jobs(bench) == 0
+
+
+def test_files_whose_names_are_changed_for_the_upload_stay_apart() -> None:
+    job, names = JobKey("default", "6b1f6d5e-7c7a-5d6c-9d0e-3f1f3c1f9a52"), ("a b.tif", "a_b.tif", "deep/a_b.tif")
+    uploads = [upload_id(job, "in/x.json", f"in/{name}") for name in names]
+    assert len(set(uploads)) == 3
+    assert uploads[1] == upload_id(job, "in/a b.tif", "in/a b.tif") == job.id

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.api.encodings import PIECE_BYTES, decoder_of
+from penstock.api.encodings import MAX_MEMBERS, MEMBER_BYTES, PIECE_BYTES, decoder_of
 from penstock.errors import UnsupportedContentType
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
@@ -43,6 +43,17 @@ def test_every_byte_is_decoded_in_bounded_pieces(coding: str, step: int) -> None
     text = bytes(range(256)) * 300 + bytes(PIECE_BYTES * 3) + b"end"
     assert whole(coding, CODINGS[coding](text), step) == text
     assert whole(coding, CODINGS[coding](text) + CODINGS[coding](b"next"), step) == text + b"next"
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_many_members_without_contents_are_refused_and_many_with_contents_are_not(coding: str) -> None:
+    full = CODINGS[coding](bytes(2 * MEMBER_BYTES))
+    assert whole(coding, full * (3 * MAX_MEMBERS), 10**9) == bytes(2 * MEMBER_BYTES) * (3 * MAX_MEMBERS)
+    for text in (b"", b"1"):
+        decoder = decoder_of([coding])
+        assert decoder is not None
+        with pytest.raises(ValueError, match="too many small members"):
+            list(decoder.pieces(CODINGS[coding](text) * (3 * MAX_MEMBERS)))
 
 
 def test_a_body_without_a_coding_has_no_decoder() -> None:
@@ -108,9 +119,10 @@ async def test_a_window_beyond_that_of_http_is_refused(service: Service) -> None
     assert_problem(answer, 400, "malformed_body")
 
 
-async def test_members_without_content_come_to_an_end(service: Service) -> None:
+async def test_some_members_without_contents_are_skipped_and_thousands_are_refused(service: Service) -> None:
     empty = zlib.compressobj(wbits=31).flush()
-    answer = await service.http.post(
-        "/v1/jobs", content=empty * 30_000 + gzip.compress(BODY), headers={**KIND, "Content-Encoding": "gzip"}
-    )
-    assert answer.status_code == 202, answer.text
+    for count, status in ((MAX_MEMBERS - 1, 202), (30_000, 400)):
+        answer = await service.http.post(
+            "/v1/jobs", content=empty * count + gzip.compress(BODY), headers={**KIND, "Content-Encoding": "gzip"}
+        )
+        assert answer.status_code == status, answer.text

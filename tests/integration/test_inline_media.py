@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
+from penstock.intake.inline_media import read_medium
 from tests.support.service import MAX_SCENE_BYTES, Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 
@@ -37,6 +39,11 @@ async def test_media_inside_a_job_become_its_uploads(service: Service) -> None:
         key = f"tenants/default/uploads/{reference.removeprefix('media://')}"
         assert (b"".join(service.objects.read(key)), service.objects.head(key).content_type) == (data, kind)
     assert len(uploads(service)) == 2
+
+
+@pytest.mark.parametrize("head", ["data:image/png;base64,", "data:image/png; base64,", "data:image/png;x=1;BASE64 ,"])
+def test_base64_is_decoded_however_its_parameter_is_written(head: str) -> None:
+    assert read_medium(head + base64.b64encode(PNG).decode(), "/input/scene").data == PNG
 
 
 async def test_a_repeated_job_finds_its_upload(service: Service) -> None:

@@ -41,9 +41,15 @@ def result_key(rule: DropRule, key: str) -> str:
 
 
 def upload_id(job: JobKey, document: str, key: str) -> str:
-    """Return the id of the upload for a copy of an object: files of one name in several folders stay apart. Pure."""
-    folder = key.rpartition("/")[0]
-    return job.id if folder == document.rpartition("/")[0] else str(uuid.uuid5(NAMESPACE, f"{job.id}\n{folder}"))
+    """Return the id of the upload for a copy of an object of a job, whose own object is `document`. Pure.
+
+    Files of one name in several folders stay apart, and so do files whose names are changed for the upload.
+    """
+    folder, _, name = key.rpartition("/")
+    kept = safe_name(name) == name
+    if key == document or (kept and folder == document.rpartition("/")[0]):
+        return job.id
+    return str(uuid.uuid5(NAMESPACE, f"{job.id}\n{folder if kept else key}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +178,13 @@ class Markers:
             if marker.status != RETRY:
                 self.bucket.delete(result + end)
 
-    def retry(self, result: str) -> bool:
-        """Ask for another job for a failed object; return False if its result is no error."""
+    def retry(self, result: str, version: str) -> bool:
+        """Ask for another job for a failed object; return False if its result is no error of this version."""
         try:
             marker = read_marker(self.bucket.get_bytes(result + ERROR, limit_bytes=MAX_MARKER_BYTES))
         except ObjectNotFound:
             return False
-        if not marker.id or marker.status == RETRY:
+        if not marker.id or marker.version != version or marker.status == RETRY:
             return False
         again = {"version": marker.version, "retries": marker.retries + 1}
         self.put(result, ERROR, {"id": marker.id, **again, "status": RETRY})

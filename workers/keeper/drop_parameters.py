@@ -11,7 +11,14 @@ from typing import Any
 
 from penstock.client.local_files import names_beside, with_references
 from penstock.config_tables import DropRule
-from penstock.errors import InvalidInput, MalformedBody, MediaTooLarge, ObjectNotFound
+from penstock.errors import (
+    ConfigError,
+    InvalidInput,
+    InvalidRequest,
+    MalformedBody,
+    MediaTooLarge,
+    ObjectNotFound,
+)
 from penstock.intake.drop_inputs import document_input, field_for, field_value, is_document, is_stac
 from penstock.json_body import parse_json
 from penstock.media_types import BESIDE
@@ -37,7 +44,10 @@ def object_input(
     `InvalidInput`.
     """
     if not is_document(rule, info.key):
-        field = field_for(rule, schema)
+        try:
+            field = field_for(rule, schema)
+        except ConfigError as error:  # a rule that takes documents may get other objects, too
+            raise InvalidInput(f"{info.key}: {error.detail}") from error
         given = input_beside(bucket, rule, info.key, schema, reference)
         return {**rule.input, **given, field: field_value(schema, field, reference(info))}
     refer = partial(_refer, bucket, rule, info.key, reference)
@@ -70,12 +80,12 @@ def _refer(bucket: ObjectStore, rule: DropRule, key: str, reference: Callable[[O
     """Return the reference to a file that a document names, which must lie under the rule's prefix."""
     found = normpath(f"{key.rpartition('/')[0]}/{name}").lstrip("/")
     if name.startswith("/") or "\\" in name or not found.startswith(rule.prefix):
-        raise InvalidInput(f"{key} names {name}: name files beside it or below it, as a relative path")
+        raise InvalidInput(f"{key} names {name}: name files under the rule's prefix, as a relative path")
     if watched_folder(rule) is not None and _is_linked(Path(place(rule, "").key), found):
         raise InvalidInput(f"{key} names {name}, which is a link, and links are not followed: put a copy there")
     try:
         return reference(bucket.head(found))
-    except ObjectNotFound:
+    except (ObjectNotFound, InvalidRequest):  # or a name that no file can have
         raise InvalidInput(f"{key} names {name}, and there is no {found}: put the files there first") from None
 
 

@@ -80,12 +80,12 @@ def _fault(error: Exception) -> PenstockError:
 
 def ignored_keys(rules: Sequence[DropRule], rule: DropRule, keys: Iterable[str], own: Collection[str]) -> list[str]:
     """Return the keys that no rule takes for want of a suffix, without the files beside the `own` objects."""
-    if rule.suffixes == _DOCUMENTS:
+    found = [] if rule.suffixes == _DOCUMENTS else [key for key in keys if ignored(rule, key)]
+    if not found:
         return []
     beside = {key[: len(key) - len(name)] + each for key in own for name in (key.rpartition("/")[2],)
               for names in names_beside(name) for each in names}  # fmt: skip
-    found = (key for key in keys if ignored(rule, key) and key not in beside)
-    return sorted(key for key in found if owner(rules, place(rule, key)) is None)
+    return sorted(key for key in found if key not in beside and owner(rules, place(rule, key)) is None)
 
 
 def failures_of(markers: Iterable[tuple[str, Marker | None]]) -> dict[str, str]:

@@ -83,13 +83,17 @@ class DropWatch:
 
     def check_events(self, events: Sequence[ObjectEvent], source: str) -> list[str]:
         """Check the objects of events from a rule's source; return the outcome of each event."""
+        if not events:
+            return []
         self._fit_rules()
         return list(self._pool.map(lambda event: self._check_event(event, source), events))
 
     def _fit_rules(self) -> None:
-        """Read which suffixes the rules' models take."""
-        fitted = [drop.fit_rules() for drop in self._drops.values()]
-        self._rules = fitted[0] if fitted else ()
+        """Read which suffixes the rules' models take, once for all rules."""
+        drops = list(self._drops.values())
+        self._rules = drops[0].fit_rules() if drops else ()
+        for drop in drops:
+            drop.rules = self._rules
 
     def count(self, source: str, outcomes: Iterable[str]) -> None:
         """Count events by outcome."""

@@ -37,7 +37,7 @@ from penstock.errors import (
     PenstockError,
     UnknownJob,
 )
-from penstock.intake.drop_inputs import all_fitted, field_for, is_document
+from penstock.intake.drop_inputs import all_fitted, field_for
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
@@ -111,7 +111,7 @@ class Drop:
     #: Latest objects that had disappeared when their jobs ended.
     _disappeared: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_SHOWN))
     #: The service's rules with the suffixes of their models, of the latest listing or batch of events.
-    _rules: tuple[DropRule, ...] = ()
+    rules: tuple[DropRule, ...] = ()
     #: Last logged problem of the rule's model.
     _model_problem: str | None = None
     #: Last logged problem of the rule's folder.
@@ -177,7 +177,7 @@ class Drop:
     ) -> drop_events.Pass:
         """Return what a listing found."""
         rule, keys = self.fitted_rule, {info.key for info in listed}
-        ignored = ignored_keys(self._rules, rule, [info.key for info in every], keys)
+        ignored = ignored_keys(self.rules, rule, [info.key for info in every], keys)
         found = ((key, self.markers.listed(result_key(rule, key), markers).get(ERROR)) for key in sorted(keys))
         failures = failures_of(found)
         return drop_events.Pass(
@@ -228,22 +228,22 @@ class Drop:
 
     def wants(self, key: str) -> bool:
         """Return True if the object belongs to this rule and to no other."""
-        match = owner(self._rules or self._all_rules, place(self.rule, key))
-        return match is not None and match[0].name == self.rule.name
+        match = self._owner(key)
+        return match is not None and match.name == self.rule.name
 
-    @property
-    def _all_rules(self) -> tuple[DropRule, ...]:
-        return self.settings.drops or (self.rule,)
+    def _owner(self, key: str) -> DropRule | None:
+        found = owner(self.rules or self.settings.drops or (self.rule,), place(self.rule, key))
+        return None if found is None else found[0]
 
     @property
     def fitted_rule(self) -> DropRule:
         """The rule with the suffixes of its model, as far as the model is known."""
-        return next((rule for rule in self._rules if rule.name == self.rule.name), self.rule)
+        return next((rule for rule in self.rules if rule.name == self.rule.name), self.rule)
 
     def fit_rules(self) -> tuple[DropRule, ...]:
         """Read the models of all rules; return the rules with the suffixes of their models."""
-        self._rules = all_fitted(self._all_rules, self._catalogue())
-        return self._rules
+        self.rules = all_fitted(self.settings.drops or (self.rule,), self._catalogue())
+        return self.rules
 
     def _note(self, listing: drop_events.Pass) -> None:
         self.store.run(drop_events.note_pass(self.rule.name, listing))
@@ -372,7 +372,7 @@ class Drop:
 
     def _misfit(self, entry: CatalogueEntry | None) -> str | None:
         """Return the reason for which a model cannot take the rule's objects; documents fit every model."""
-        if entry is None or is_document(self.rule, "".join(self.rule.suffixes or ())):
+        if entry is None or self.rule.takes_documents:
             return None
         try:
             field_for(self.rule, entry.input_schema)
@@ -403,10 +403,9 @@ class Drop:
         return info.key if isinstance(self.bucket, LocalStore) else self.bucket.uri(info.key)
 
     def _reference(self, key: JobKey, beside: str, info: ObjectInfo) -> str:
-        """Return an object as a media reference: S3 objects by their etag, files as an immutable copy.
-
-        `beside` is the key of the object of the job, which may be a document that names others.
-        """
+        """Return an object as a media reference: in S3 by its etag, files as a copy. `beside`: the job's object."""
+        if (match := self._owner(info.key)) is not None and match.tenant != self.rule.tenant:
+            raise InvalidInput(f"{beside} names {info.key}, which a rule of another tenant takes")
         if not isinstance(self.bucket, LocalStore):
             return f"{self.bucket.uri(info.key)}#etag={info.etag}"
         name, limit_bytes = safe_name(info.key), self.settings.max_upload_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,10 +35,10 @@ def retry(
 
     The settings here must have the rule. The keeper submits the jobs with its next listing.
     """
-    from penstock.errors import ConfigError
+    from penstock.errors import ConfigError, ObjectNotFound
     from penstock.storage.drop_rules import ERROR
     from penstock.storage.objects.opening import open_store
-    from penstock.workers.keeper.drop_markers import Markers, result_key
+    from penstock.workers.keeper.drop_markers import Markers, drop_id, result_key
 
     settings = load(data)
     found = next((each for each in settings.drops if each.name == rule), None)
@@ -45,11 +46,16 @@ def retry(
         known = ", ".join(each.name for each in settings.drops) or "none"
         raise ConfigError(f"there is no drop rule {rule!r} in the settings here; known rules: {known}")
     bucket = open_store(found.bucket, settings)
-    results = [result_key(found, key) for key in keys or ()] or [
-        info.key.removesuffix(ERROR) for info in bucket.list(found.output_prefix) if info.key.endswith(ERROR)
+    failed = keys or [
+        found.prefix + info.key.removeprefix(found.output_prefix).removesuffix(ERROR)
+        for info in bucket.list(found.output_prefix)
+        if info.key.endswith(ERROR)
     ]
-    markers = Markers(bucket)
-    again = sum(markers.retry(result) for result in results)
+    markers, again = Markers(bucket), 0
+    for key in failed:
+        with suppress(ObjectNotFound):  # another rule's object, or one that is gone
+            version = drop_id(found.tenant, found.bucket, bucket.head(key))
+            again += markers.retry(result_key(found, key), version)
     out.print(f"{again} failed object{'' if again == 1 else 's'} of {rule} will run again with the next listing")
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from penstock.config import Settings
 from penstock.config_tables import DropRule
 from penstock.errors import ConfigError, InvalidRequest, PenstockError
-from penstock.intake.drop_inputs import all_fitted, field_for, field_value, is_document
+from penstock.intake.drop_inputs import all_fitted, field_for, field_value
 from penstock.intake.submissions import check_input
 from penstock.models import CatalogueEntry, find, no_model
 from penstock.storage.checks import Finding
@@ -100,7 +100,7 @@ def _refusal(rule: DropRule, entry: CatalogueEntry) -> str:
     Raises `ConfigError` if the model does not take the rule's objects.
     """
     schema, given = entry.input_schema, dict(rule.input)
-    if not is_document(rule, "".join(rule.suffixes or ())):
+    if not rule.takes_documents:
         field = field_for(rule, schema)
         given[field] = field_value(schema, field, "media://drop/scene")
     try:

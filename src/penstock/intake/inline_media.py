@@ -98,7 +98,7 @@ def read_medium(url: str, place: str) -> InlineMedium:
     kind = essence(head[len("data:") :]) or "text/plain"
     if not comma or not is_media_type(kind):
         raise InvalidRequest(errors=[Issue(place, "is no data: URL; send data:TYPE;base64,...")])
-    if head.lower().endswith(";base64"):
+    if re.search(r";\s*base64\s*$", head, re.IGNORECASE):
         return InlineMedium(kind, decode_base64(body, place))
     if not body:
         raise InvalidRequest(errors=[Issue(place, "is empty")])

@@ -6,6 +6,7 @@ import threading
 from contextvars import copy_context
 
 from penstock.processors.notes import note, noting
+from penstock.workers.processing import with_notes
 
 
 def test_a_note_is_kept_once_and_only_inside() -> None:
@@ -25,3 +26,10 @@ def test_a_thread_in_the_same_context_adds_to_the_same_notes() -> None:
         thread.start()
         thread.join()
     assert notes == ["from a thread"]
+
+
+def test_notes_join_those_of_the_result_and_replace_nothing() -> None:
+    assert with_notes({"a": 1}, ["n"]) == {"a": 1, "notes": ["n"]}
+    assert with_notes({"notes": ["own"]}, ["n"]) == {"notes": ["own", "n"]}
+    assert with_notes({"notes": "a text"}, ["n"]) == {"notes": "a text"}
+    assert with_notes(None, ["n"]) == {"notes": ["n"]}
