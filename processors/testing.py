@@ -148,7 +148,7 @@ def check_processor(
     """
     run = _Runs(processor, engine, count_is_a_bound)
     mine = processor.request.model_validate(request)
-    others = mine if other is None else processor.request.model_validate(other)
+    others = mine.model_copy(deep=True) if other is None else processor.request.model_validate(other)
     before = dict(vars(processor)) if hasattr(processor, "__dict__") else {}
     alone = run.alone(mine, files)
     if run.alone(mine, files) != alone:

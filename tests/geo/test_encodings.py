@@ -72,6 +72,7 @@ def test_the_radiometry_of_the_message_gives_the_right_values(stored: Stored, tm
             assert (followed.outcome, followed.text) == ("accepted", ""), scene.name
 
 
+@pytest.mark.timeout(1200)  # 1,200 verdicts, 0.2 s each where nothing else runs
 @pytest.mark.breadth
 def test_no_request_with_the_right_encoding_is_refused_and_few_wrong_ones_are_accepted(tmp_path: Path) -> None:
     found = [case for case in cases(tmp_path) if case.given is not None]

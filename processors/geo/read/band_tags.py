@@ -22,16 +22,17 @@ def read_bands(dataset: Any, alphas: Collection[int]) -> tuple[SceneBand, ...]:
     tags = _upper(dataset.tags(ns="IMAGERY") | dataset.tags())
     sensor = named_sensor(value for name in _SENSORS if (value := tags.get(name)))
     kept = [number for number in range(1, dataset.count + 1) if number not in alphas]
+    descriptions, colours = dataset.descriptions, dataset.colorinterp  # each makes a list of all bands
     found = []
     for number in kept:
         own = _upper(dataset.tags(number))
         found.append(
             SceneBand(
                 number,
-                dataset.descriptions[number - 1],
+                descriptions[number - 1],
                 texts=tuple(dict.fromkeys(own[name] for name in _NAMES if own.get(name))),
                 wavelength_nm=_wavelength(own, _upper(dataset.tags(number, ns="IMAGERY"))),
-                colour=dataset.colorinterp[number - 1].name,
+                colour=colours[number - 1].name,
                 sensor=sensor,
                 alone=len(kept) == 1,
             )

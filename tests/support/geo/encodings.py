@@ -126,6 +126,7 @@ def _read(name: str, bands: slice, scale: float) -> Values:
     return np.where((numbers == nodata).any(axis=0), np.nan, numbers * scale)
 
 
+@cache
 def models() -> Mapping[str, Model]:
     """Return the models with a declared unit: csmask, s2cloudless, and a record with Prithvi's statistics."""
     csmask = read_catalogue()["csmask"]
