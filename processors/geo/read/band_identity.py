@@ -8,6 +8,7 @@ item, tags or the file's name), or if all sensors that have all codes of the sce
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -102,7 +103,7 @@ def identify(
     shared = tuple(one for one in (every[0] if every else ()) if all(one in known for known in every))
     keys = {code.key for code, known in zip(codes, sensors, strict=True) if code and len(known) > 1}
     shared = tuple(one for one in shared if keys <= one.bands.keys() and only in (None, one))
-    counts = _counts(present)
+    counts = Counter(band.file for band in present)
     found = []
     for band, code, known in zip(present, codes, sensors, strict=True):
         candidates = known if len(known) < 2 else (shared or known)
@@ -112,15 +113,11 @@ def identify(
 
 def without_numbering(present: Sequence[SceneBand]) -> list[SceneBand]:
     """Return the bands without the names that only number the bands of their file."""
-    found = []
+    names = dict[int, list[str]]()
     for band in present:
-        names = [other.name or "" for other in present if other.file == band.file]
-        found.append(replace(band, name=None) if band.name and is_numbering(names) else band)
-    return found
-
-
-def _counts(present: Sequence[SceneBand]) -> dict[int, int]:
-    return {band.file: sum(other.file == band.file for other in present) for band in present}
+        names.setdefault(band.file, []).append(band.name or "")
+    numbered = {file for file, of_file in names.items() if is_numbering(of_file)}
+    return [replace(band, name=None) if band.name and band.file in numbered else band for band in present]
 
 
 def _texts(band: SceneBand) -> Iterator[str]:

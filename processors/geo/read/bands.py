@@ -63,8 +63,8 @@ class NeededBand:
 
     def names_band(self, name: str, band: SceneBand, identity: Identity) -> bool:
         """Return True if a name of this band is one of the scene's band, and is no code of another meaning there."""
-        wanted = canonical(name)
-        if wanted not in {canonical(text) for text in (*band.names, *band.texts)} | _file_code(band, identity):
+        found = {canonical(text) for text in (*band.names, *band.texts)} | _file_code(band, identity)
+        if not found or canonical(name) not in found:
             return False
         kinds = self.kinds_of(name)
         contradicts = bool(kinds and identity.kinds) and not broad_kinds(kinds) & broad_kinds(identity.kinds)
