@@ -186,8 +186,6 @@ class SceneOpener:
             sidecar = None if single.sidecar is None else read_sidecar(self.media.path(single.sidecar))
             item = _item(single, self.media)
             parts = single.parts() or self._fetch_assets(item, single)
-            if sidecar is None and item is not None and not single.parts():
-                sidecar = self._own_sidecar(item, single, parts)
             files, present, notes = list[InputFile](), list[SceneBand](), list[str]()
             for at, part in enumerate(parts):
                 name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
@@ -196,6 +194,8 @@ class SceneOpener:
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
+            if sidecar is None and item is not None and not single.parts():
+                sidecar = self._own_sidecar(item, single, date, files)
             mask = None if single.mask is None else self._mask(single.mask, item, single, label, mask_place)
         return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask, tuple(notes))
 
@@ -228,10 +228,23 @@ class SceneOpener:
             self.media.fetch(address, by_range=self.request.area is not None)
         return tuple(SceneFile(media=address) for address in addresses)
 
-    def _own_sidecar(self, item: StacItem, single: SingleScene, parts: Sequence[SceneFile]) -> Sidecar | None:
-        """Have the product's metadata fetched that the item names, if its assets declare no scale, and read it."""
-        address = metadata_address(item, _base(single), [part.media for part in parts])
-        if address is None:
+    def _own_sidecar(
+        self, item: StacItem, single: SingleScene, date: int, files: Sequence[InputFile]
+    ) -> Sidecar | None:
+        """Have the product's metadata fetched that the item names, if its assets declare no scale, and read it.
+
+        They are not needed where the request gives the scale, request or files Landsat's nodata number 0, and request
+        or item the acquisition time.
+        """
+        address = metadata_address(item, _base(single), [file.reference for file in files])
+        of_date = self.request.acquisitions()[date - 1]
+        given = [one for one in (single.radiometry, of_date.radiometry, self.request.radiometry) if one is not None]
+        scaled = any(one.scale is not None for one in given)
+        empty = any(one.nodata is not None for one in given) or all(
+            number == 0 for file in files for number in file.scene.nodata
+        )
+        dated = item.acquired is not None or of_date.datetime is not None or self.request.datetime is not None
+        if address is None or (scaled and empty and dated):
             return None
         self.media.fetch(address)
         return read_sidecar(self.media.path(address))
@@ -269,9 +282,9 @@ def _present(part: SceneFile, scene: Scene, item: StacItem | None, *, file: int,
     """Yield the bands of a file with their names from all sources."""
     if part.bands is not None and len(part.bands) != len(scene.bands):
         raise InvalidInput(f"`bands` names {bands_in_words(len(part.bands))}, but the file has {len(scene.bands)}.")
-    asset = item.of_file(part.media) if item else ()
+    asset = item.names_of(part.media) if item else ()
     for at, band in enumerate(scene.bands):
-        aliases = asset[band.index - 1].names if band.index <= len(asset) else ()
+        aliases = asset[band.index - 1] if band.index <= len(asset) else ()
         name = part.bands[at] if part.bands is not None else band.name
         own = file_name(part.media)
         sensor = band.sensor or named_sensor([own])
@@ -303,13 +316,17 @@ def _radiometry(
 
 def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: bool = False) -> Declaration:
     """Return an item's declaration for a band; what it leaves unclear is refused unless it is `settled` elsewhere."""
-    entries = [one.declared for one in item.of_file(band.file.reference) if one.declared.scale is not None]
-    scale, offset = (entries[0].scale or 1e-4, entries[0].offset or 0.0) if entries else (1e-4, 0.0)
-    example = None if settled else request_text(scale * unit, offset * unit)
-    declared = item.declared(band.file.reference, band.band.index, example)
-    if declared is not None:
-        return declared
-    return item.of_band(band.band.names, (band.need.name, *band.need.synonyms), example)
+    one = item.scaling_of(band.file.reference) or Declaration(1e-4)
+    example = request_text((one.scale or 1e-4) * unit, one.offset * unit)
+    try:
+        declared = item.declared(band.file.reference, band.band.index, example)
+        if declared is not None:
+            return declared
+        return item.of_band(band.band.names, (band.need.name, *band.need.synonyms), example)
+    except InvalidInput:
+        if settled:
+            return Declaration()
+        raise
 
 
 @contextmanager

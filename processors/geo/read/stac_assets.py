@@ -110,13 +110,21 @@ def metadata_address(item: StacItem, base: str | None, chosen: Sequence[str]) ->
 
     USGS publishes its items without scales, and the metadata as the asset `MTL.json`.
     """
-    declared = [item.declared(address, 1) for address in chosen]
-    if all(one is not None and one.scale is not None for one in declared):
+    if all(_is_scaled(item, address) for address in chosen):
         return None
     for key, address in asset_links(item.document, base).items():
         if key.lower() == "mtl.json" or file_name(address).lower().endswith("_mtl.json"):
             return address
     return None
+
+
+def _is_scaled(item: StacItem, address: str) -> bool:
+    """Return True if an item declares the scale of a file, False if not, or if the radiometry is unclear."""
+    try:
+        declared = item.declared(address, 1)
+    except InvalidInput:
+        return False
+    return declared is not None and declared.scale is not None
 
 
 def mask_address(item: StacItem, base: str | None, key: str) -> str:

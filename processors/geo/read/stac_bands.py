@@ -127,20 +127,16 @@ def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any
             yield AssetBand(texts, declared, _declares(band), unclear)
 
 
-def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str | None) -> Declaration:
+def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str) -> Declaration:
     """Return the declaration of a file's band by its number from 1.
 
     `name` is that of the file in errors, and `example` a `radiometry` of a request in the model's unit. Raises
-    `InvalidInput` if the asset declares the radiometry of other bands, but not of this one; without an example nothing
-    is declared then.
+    `InvalidInput` if the asset declares the radiometry of other bands, but not of this one.
     """
     band = bands[min(index, len(bands)) - 1]
-    beyond = index > len(bands) and any(one.own for one in bands)
-    if example is None and (band.unclear or beyond):
-        return Declaration()
-    if example is not None and band.unclear:
+    if band.unclear:
         raise unclear_bands(band, example)
-    if beyond:
+    if index > len(bands) and any(one.own for one in bands):
         raise InvalidInput(
             f"The STAC item declares the radiometry of {bands_in_words(len(bands))} of {name}, but band {index} is "
             f"needed. Give one entry of `raster:bands` for each band of the file, or in the request e.g. {example}."

@@ -77,11 +77,20 @@ class StacItem:
             raise InvalidInput(f"The STAC item has several assets named {name} with different radiometry.")
         return tuple(_merged(same) for same in zip(*assets, strict=False))
 
-    def declared(self, reference: str, index: int, example: str | None = "`radiometry`") -> Declaration | None:
+    def names_of(self, reference: str) -> tuple[tuple[str, ...], ...]:
+        """Return the names of the bands of `of_file`, also if their radiometry differs."""
+        return tuple(_merged(same).names for same in zip(*self.files.get(file_name(reference), []), strict=False))
+
+    def scaling_of(self, reference: str) -> Declaration | None:
+        """Return the first declaration with a scale in the assets of a file; None if there is none."""
+        every = (band.declared for bands in self.files.get(file_name(reference), []) for band in bands)
+        return next((declared for declared in every if declared.scale is not None), None)
+
+    def declared(self, reference: str, index: int, example: str = "`radiometry`") -> Declaration | None:
         """Return the declaration of a band of an asset's file by its number from 1; None if the file is no asset.
 
         `example` is a `radiometry` of a request, for errors. Raises `InvalidInput` if the item leaves the radiometry of
-        this band unclear; without an example it declares nothing then.
+        this band unclear.
         """
         bands = self.of_file(reference)
         return declared_at(bands, index, file_name(reference), example) if bands else None
@@ -97,9 +106,7 @@ class StacItem:
         found: Mapping[str, Any] = self.document.get("properties", {})
         return found
 
-    def of_band(
-        self, names: Sequence[str], synonyms: Sequence[str] = (), example: str | None = "`radiometry`"
-    ) -> Declaration:
+    def of_band(self, names: Sequence[str], synonyms: Sequence[str] = (), example: str = "`radiometry`") -> Declaration:
         """Return the declaration of a band by its names, for a file that is not an asset of the item.
 
         Where the item has none of the names, the first of the `synonyms` that it has counts, as in the choice of its
@@ -112,8 +119,6 @@ class StacItem:
             wanted = set(map(canonical, some))
             found = [band for band in every if wanted & set(map(canonical, band.names))]
             if found and all(band.unclear for band in found):
-                if example is None:
-                    return Declaration()
                 raise unclear_bands(found[0], example)
             declared = {band.declared for band in found if not band.unclear}
             if len(declared) == 1:
