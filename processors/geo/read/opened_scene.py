@@ -190,7 +190,8 @@ class SceneOpener:
             for at, part in enumerate(parts):
                 name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
                 with naming(name):
-                    file = self._with_beside(part, self._file(part.media, name or label or "The scene", item, notes))
+                    file = self._with_beside(part, self._file(part.media, name or label or "The scene"))
+                    file = _on_the_grid(file, item, notes)
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
@@ -199,16 +200,10 @@ class SceneOpener:
             mask = None if single.mask is None else self._mask(single.mask, item, single, label, mask_place)
         return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask, tuple(notes))
 
-    def _file(self, reference: str, label: str, item: StacItem | None, notes: list[str]) -> InputFile:
-        """Open a file; append notes on the georeference that it has from its asset of the STAC item."""
+    def _file(self, reference: str, label: str) -> InputFile:
+        """Open a file."""
         path, ranges = self.media.path(reference), open_partial(self.media, reference)
-        scene, asset = read_scene(path, self.limits), None if item is None else item.asset_of(reference)
-        if item is not None and asset is not None:
-            grid = asset_grid(asset, item.properties)
-            placed = on_the_grid(scene, grid)
-            notes += grid_notes(scene, placed, grid)
-            scene = placed
-        return InputFile(reference, path, self.media.etag(reference), scene, label, ranges)
+        return InputFile(reference, path, self.media.etag(reference), read_scene(path, self.limits), label, ranges)
 
     def _with_beside(self, part: SceneFile, file: InputFile) -> InputFile:
         """Return a file with the masks and metadata that the request names beside it."""
@@ -261,7 +256,22 @@ class SceneOpener:
                 asset, address = item.assets[key], mask_address(item, _base(single), key)
                 self.media.fetch(address, by_range=self.request.area is not None)
             kind = mask_kind(name, mask, asset)
-            return OpenedMask(self._file(address, "The mask", item, []), name, kind, mask, place, label)
+            file = _on_the_grid(self._file(address, "The mask"), item, [])
+            return OpenedMask(file, name, kind, mask, place, label)
+
+
+def _on_the_grid(file: InputFile, item: StacItem | None, notes: list[str]) -> InputFile:
+    """Return a file with the georeference of its asset where it has none, and append notes on what was taken.
+
+    The files beside it come first: they are its own georeference, with which the asset is compared.
+    """
+    asset = None if item is None else item.asset_of(file.reference)
+    if item is None or asset is None:
+        return file
+    grid = asset_grid(asset, item.properties)
+    placed = on_the_grid(file.scene, grid)
+    notes += grid_notes(file.scene, placed, grid)
+    return replace(file, scene=placed)
 
 
 def _base(single: SingleScene) -> str | None:
