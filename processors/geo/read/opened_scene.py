@@ -31,14 +31,11 @@ from penstock.processors.geo.read.sensors import Sensor
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
 from penstock.processors.geo.read.stac_assets import choose_assets, mask_address, metadata_address
 from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
-from penstock.processors.geo.read.stac_item import StacItem, file_name, item_notes, read_stac_item
+from penstock.processors.geo.read.stac_item import SHOWN_CHARS, StacItem, file_name, item_notes, read_stac_item
 from penstock.processors.geo.read.stac_masks import find_mask, mask_kind
 from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
-
-#: Characters of a value in a note, at most.
-_SHOWN_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +131,7 @@ class OpenedScene:
     def time_notes(self) -> Iterator[str]:
         """Yield a note on each time in the STAC item that cannot be read."""
         for name, value in () if self.item is None else self.item.unread.items():
-            said = str(value)[:_SHOWN_CHARS]
+            said = str(value)[:SHOWN_CHARS]
             yield self._labelled(
                 f"The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
                 "2026-01-31T12:00:00Z. It was not used."

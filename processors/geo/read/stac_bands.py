@@ -27,6 +27,8 @@ _SINCE: Final = Declaration(1e-4, -0.1, 0.0)
 _SENTINEL2_BANDS: Final = frozenset(f"b{number}" for number in (*range(1, 13), "8a"))
 #: Property of a STAC item with the baseline: Planetary Computer and Earth Search 1, and Earth Search 0.
 _BASELINES: Final = ("s2:processing_baseline", "sentinel:processing_baseline", "sentinel2:processing_baseline")
+#: Baselines as numbers are below; `N0511` may be the number 511.
+_BASELINES_END: Final = 100
 _APPLIED: Final = "boa_offset_applied"
 
 
@@ -52,6 +54,8 @@ class Sentinel2Processing:
     baseline: float | None = None
     #: True if the item says that its numbers include the offset, False if it says that they do not.
     applied: bool | None = None
+    #: Name and value of a property that should be a baseline and is none; None if all can be read.
+    unread: tuple[str, str] | None = None
 
     @property
     def declared(self) -> Declaration | None:
@@ -78,8 +82,11 @@ def sentinel2_processing(properties: Mapping[str, Any], asset: Mapping[str, Any]
     applied = next((flag for flag in flags if flag is not None), None)
     of_any = (properties.get(name) for name in ("constellation", "platform"))
     names = (*_BASELINES, *(("processing:version",) if any("sentinel-2" in str(one).lower() for one in of_any) else ()))
-    text = next((fields[name] for fields in (asset, properties) for name in names if fields.get(name)), None)
-    return Sentinel2Processing(_baseline(text), applied)
+    given = ((name, fields[name]) for fields in (asset, properties) for name in names if fields.get(name))
+    name, value = next(given, ("", None))
+    baseline = _version(value) if name not in _BASELINES else _baseline(value)
+    unread = (name, str(value)) if name in _BASELINES and baseline is None else None
+    return Sentinel2Processing(baseline, applied, unread)
 
 
 def _flag(value: Any) -> bool | None:
@@ -92,10 +99,22 @@ def _flag(value: Any) -> bool | None:
             return None
 
 
-def _baseline(text: Any) -> float | None:
-    """Return a processing baseline (`04.00`, `N0511`) as a number; None for anything else, such as HLS's `2.0`."""
-    found = re.fullmatch(r"N?(\d\d)\.?(\d\d)", str(text).strip())
+def _baseline(value: Any) -> float | None:
+    """Return a processing baseline (`04.00`, `N0511`, `5.09`, the number 5.1) as a number; None for anything else."""
+    match value:
+        case bool():
+            return None
+        case int() | float() if value < _BASELINES_END:
+            text = f"{value:.2f}" if round(value, 2) == value else ""
+        case _:
+            text = str(value).strip()
+    found = re.fullmatch(r"N?(\d{1,2})\.?(\d\d)", text)
     return None if found is None else float(f"{found[1]}.{found[2]}")
+
+
+def _version(value: Any) -> float | None:
+    """Return a processing baseline as `_baseline`, of four digits only: `2.0` is of HLS, and `2.11` of Sen2Cor."""
+    return _baseline(value) if re.fullmatch(r"N?\d\d\.?\d\d", str(value).strip()) else None
 
 
 def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any]) -> Iterator[AssetBand]:

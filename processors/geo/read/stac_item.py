@@ -30,6 +30,8 @@ from penstock.processors.geo.read.stac_bands import (
 
 _WHAT = "STAC item"
 
+#: Characters of a value in a note, at most.
+SHOWN_CHARS = 40
 #: Properties with the time of an item, and with its interval if `datetime` is null.
 _TIMES = ("datetime", "start_datetime", "end_datetime")
 #: Properties with the name of a platform.
@@ -178,6 +180,12 @@ def item_notes(item: StacItem, used: Sequence[Declaration]) -> Iterator[str]:
         yield (
             f"The STAC item gives no scale. Scale {declared.scale:g} and offset {declared.offset:g} were used, because "
             f"it is of Sentinel-2 and says that its processing baseline is {baseline}{said}."
+        )
+    unread = (sentinel2_processing(item.properties, asset).unread for asset in item.assets.values())
+    for name, value in dict.fromkeys(one for one in unread if one is not None):
+        yield (
+            f"The `{name}` of the STAC item is {value[:SHOWN_CHARS]!r}, which is no processing baseline such as "
+            "05.09. It was not used."
         )
     if processing.baseline is not None and processing.baseline < OFFSETS_SINCE and not processing.applied:
         offsets = {declared.offset for declared in used if declared.scale is not None and declared.offset != 0}
