@@ -212,3 +212,43 @@ def test_metadata_that_add_nothing_to_the_request_are_not_fetched(
     assert (mtl in web.fetched) == fetched
     assert (found.radiometry.scale, found.radiometry.nodata) == ((2e-4, 2e-4), (0, 0))
     assert found.times[-1].at is not None
+
+
+#: One of two bands of an asset has a scale: in STAC 1.1, and in 1.0 with complete lists.
+HALVES = [
+    {"bands": [{"name": "B03", "raster:scale": 1e-4, "raster:offset": -0.1}, {"name": "B04"}]},
+    {"eo:bands": TWO, "raster:bands": [{"scale": 1e-4, "offset": -0.1}, {"nodata": 7}]},
+]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", ["stack.tif", "mine.tif"])
+def test_a_scale_of_some_bands_of_an_asset_is_not_completed_with_the_model_s(
+    tmp_path: Path, half: dict[str, Any], name: str
+) -> None:
+    numbers = np.repeat(pattern(20, 30), 2, axis=0)
+    path = write_scene(tmp_path / name, numbers, descriptions=("B03", "B04"))
+    request = {"scene": str(path), "stac": item({"all": {"href": "https://e.example/stack.tif", **half}})}
+
+    def found(**fields: Any) -> Any:
+        return read_inputs(SceneRequest.model_validate({**request, **fields}), Files(), BANDS, defaults=DEFAULTS)
+
+    with pytest.raises(
+        InvalidInput, match=r'asset all of the STAC item gives a scale for 1 of its 2 bands, .*"scale": 0.0001'
+    ):
+        found()
+    settled = found(radiometry=SETTLED).radiometry
+    empty = 7 if "raster:bands" in half else 0  # 0 is the model's
+    assert (settled.scale, settled.source, settled.nodata[1]) == ((2e-4, 2e-4), "request", empty or None)
+    write_scene(path, numbers, descriptions=("B03", "B04"), scales=(3e-4, 3e-4))
+    tagged = found().radiometry
+    assert (tagged.scale, tagged.source) == ((1e-4, 3e-4), "stac, file")
+
+
+def test_the_band_with_a_scale_can_be_read_alone(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "stack.tif", np.repeat(pattern(20, 30), 2, axis=0))
+    for half in HALVES:
+        document = item({"all": {"href": "https://e.example/stack.tif", **half}})
+        request = SceneRequest.model_validate({"scene": str(path), "stac": document})
+        found = read_inputs(request, Files(), BANDS[:1], defaults=DEFAULTS).radiometry
+        assert (found.scale, found.offset, found.source) == ((1e-4,), (-0.1,), "stac")

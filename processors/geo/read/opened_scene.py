@@ -30,6 +30,7 @@ from penstock.processors.geo.read.raster import Scene, read_scene
 from penstock.processors.geo.read.sensors import Sensor
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
 from penstock.processors.geo.read.stac_assets import choose_assets, mask_address, metadata_address
+from penstock.processors.geo.read.stac_bands import unclear_bands
 from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
 from penstock.processors.geo.read.stac_item import SHOWN_CHARS, StacItem, file_name, item_notes, read_stac_item
 from penstock.processors.geo.read.stac_masks import find_mask, mask_kind
@@ -317,14 +318,15 @@ def _radiometry(
         found.append(("stac", _of_item(opened.item, band, unit, settled=settled)))
     of_file, scene = [one for one in used if one.file is band.file], band.file.scene
     found.append(("file", scene.declared([one.band for one in of_file])[of_file.index(band)]))
+    if opened.item is not None and all(declared.scale is None for _, declared in found):
+        _check_scale(opened.item, band, unit)
     trusted = any(one is not None and one.trust for one in requests)
     return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit), trusted=trusted)
 
 
 def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: bool = False) -> Declaration:
     """Return an item's declaration for a band; what it leaves unclear is refused unless it is `settled` elsewhere."""
-    one = item.scaling_of(band.file.reference) or Declaration(1e-4)
-    example = request_text((one.scale or 1e-4) * unit, one.offset * unit)
+    example = _example(item, band, unit)
     try:
         declared = item.declared(band.file.reference, band.band.index, example)
         if declared is not None:
@@ -334,6 +336,20 @@ def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: boo
         if settled:
             return Declaration()
         raise
+
+
+def _check_scale(item: StacItem, band: InputBand, unit: float) -> None:
+    """Raise `InvalidInput` for a band without a scale in an item that gives the scale of other bands of its asset."""
+    names = (band.need.name, *band.need.synonyms)
+    lacking = item.lacking(band.file.reference, band.band.index, band.band.names, names)
+    if lacking is not None:
+        raise unclear_bands(lacking, _example(item, band, unit))
+
+
+def _example(item: StacItem, band: InputBand, unit: float) -> str:
+    """Return the `radiometry` of a request in the model's unit, with the scale that the item gives for the file."""
+    one = item.scaling_of(band.file.reference) or Declaration(1e-4)
+    return request_text((one.scale or 1e-4) * unit, one.offset * unit)
 
 
 @contextmanager

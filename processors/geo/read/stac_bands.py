@@ -44,6 +44,8 @@ class AssetBand:
     unclear: str = ""
     #: True if the radiometry follows from the processing baseline of Sentinel-2.
     by_baseline: bool = False
+    #: The reason why the band needs a scale from elsewhere: only other bands of the asset have one; empty if not.
+    lacking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +132,22 @@ def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any
         {name: value for part in parts for name, value in part.items()}
         for parts in zip_longest(*lists.values(), fillvalue={})
     ]
-    for band in each or [{}]:
+    every = [_declared(key, {**asset, **band}, applied=processing.applied is True) for band in each or [{}]]
+    lacking = _lacking(key, every)
+    for band, declared in zip(each or [{}], every, strict=True):
         names = [band.get("name"), band.get("eo:common_name"), band.get("common_name")]
         if len(each) <= 1:
             # LP DAAC has each file twice: `B02` at an https address, `s3_B02` at one of S3.
             names += [asset.get("eo:common_name"), key, key.removeprefix("s3_"), _without_extension(key)]
         texts = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
-        declared = _declared(key, {**asset, **band}, applied=processing.applied is True)
         by_baseline = len(each) <= 1 and not unclear and declared.scale is None and _is_sentinel2(texts)
         if by_baseline and processing.declared is not None:
             found = processing.declared
             nodata = found.nodata if declared.nodata is None else declared.nodata
             yield AssetBand(texts, Declaration(found.scale, found.offset, nodata), by_baseline=True)
         else:
-            yield AssetBand(texts, declared, _declares(band), unclear)
+            own = "" if unclear or declared.scale is not None else lacking
+            yield AssetBand(texts, declared, _declares(band), unclear, lacking=own)
 
 
 def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str) -> Declaration:
@@ -166,7 +170,8 @@ def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str)
 def unclear_bands(band: AssetBand, example: str) -> InvalidInput:
     """Return the error for a band whose radiometry the item leaves unclear; `example`: see `declared_at`."""
     return InvalidInput(
-        f"{band.unclear} Repeat the entry of `raster:bands` for each band, or give in the request e.g. {example}."
+        f"{band.unclear or band.lacking} Repeat the entry of `raster:bands` for each band, or give in the request "
+        f"e.g. {example}."
     )
 
 
@@ -180,6 +185,17 @@ def _unclear(key: str, named: str, count: int, raster: Sequence[Mapping[str, Any
     return (
         f"The asset {key} of the STAC item has {bands_in_words(count)} in `{named}`, but {len(raster)} in "
         "`raster:bands`, so that the scale, offset and nodata of the others are unknown."
+    )
+
+
+def _lacking(key: str, declared: Sequence[Declaration]) -> str:
+    """Return what is wrong if some bands of an asset have a scale, and not all; else nothing."""
+    scaled = sum(one.scale is not None for one in declared)
+    if scaled in (0, len(declared)):
+        return ""
+    return (
+        f"The asset {key} of the STAC item gives a scale for {scaled} of its {bands_in_words(len(declared))}, so that "
+        "the scale and offset of the others are unknown."
     )
 
 

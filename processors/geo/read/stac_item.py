@@ -97,6 +97,24 @@ class StacItem:
         bands = self.of_file(reference)
         return declared_at(bands, index, file_name(reference), example) if bands else None
 
+    def lacking(self, reference: str, index: int, names: Sequence[str], synonyms: Sequence[str]) -> AssetBand | None:
+        """Return the band whose scale the item gives for other bands of its asset only; None if there is none.
+
+        The band is that of `declared`, or of `of_band` for a file that is no asset.
+        """
+        bands = self.of_file(reference)
+        found = bands[index - 1 : index] if bands else next(self._named(names, synonyms), [])
+        return next((band for band in found if band.lacking), None)
+
+    def _named(self, names: Sequence[str], synonyms: Sequence[str]) -> Iterator[list[AssetBand]]:
+        """Yield the bands with one of the names, then those with each synonym; nothing for those that no band has."""
+        data = {key: bands for key, bands in self.bands.items() if is_data(self.assets[key])}
+        every = [band for key, bands in data.items() if not is_picture(key) for band in bands]
+        for some in (names, *([synonym] for synonym in synonyms)):
+            wanted = set(map(canonical, some))
+            if found := [band for band in every if wanted & set(map(canonical, band.names))]:
+                yield found
+
     def asset_of(self, reference: str) -> Mapping[str, Any] | None:
         """Return the asset with the file name of a media reference; None if there is none."""
         name = file_name(reference)
@@ -114,13 +132,9 @@ class StacItem:
         Where the item has none of the names, the first of the `synonyms` that it has counts, as in the choice of its
         assets. Raises `InvalidInput` if no asset has the band, or if several have it with different radiometry.
         """
-        data = {key: bands for key, bands in self.bands.items() if is_data(self.assets[key])}
-        every = [band for key, bands in data.items() if not is_picture(key) for band in bands]
         declared = set[Declaration]()
-        for some in (names, *([synonym] for synonym in synonyms)):
-            wanted = set(map(canonical, some))
-            found = [band for band in every if wanted & set(map(canonical, band.names))]
-            if found and all(band.unclear for band in found):
+        for found in self._named(names, synonyms):
+            if all(band.unclear for band in found):
                 raise unclear_bands(found[0], example)
             declared = {band.declared for band in found if not band.unclear}
             if len(declared) == 1:
