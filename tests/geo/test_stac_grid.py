@@ -109,6 +109,8 @@ def test_a_file_keeps_its_own_georeference(tmp_path: Path, fields: dict[str, Any
     ("fields", "name"),
     [
         ({"proj:transform": [1, 2]}, "proj:transform"),
+        ({**CODE, "proj:transform": [0, 0, 0, 0, 0, 0]}, "proj:transform"),
+        ({**CODE, "proj:transform": [1e200, 0, 0, 0, -1e200, 0]}, "proj:transform"),
         ({"proj:code": "+proj=longlat +nadgrids=/x"}, "proj:code"),
         ({"proj:epsg": 999_999}, "proj:epsg"),
         ({"proj:wkt2": 'BOUNDCRS[PARAMETERFILE["grid","/etc/passwd"]]'}, "proj:wkt2"),
