@@ -9,12 +9,11 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any
 
-from penstock.client.local_files import names_beside, with_references
+from penstock.client.local_files import names_beside, with_beside, with_references
 from penstock.config_tables import DropRule
 from penstock.errors import InvalidInput, MalformedBody, MediaTooLarge, ObjectNotFound
 from penstock.intake.drop_inputs import document_input, field_for, field_value, is_document, is_stac
 from penstock.json_body import parse_json
-from penstock.media_types import BESIDE
 from penstock.storage.drop_rules import SIDECAR, place, watched_folder
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 
@@ -33,18 +32,27 @@ def object_input(
 ) -> dict[str, Any]:
     """Return the input of an object's job: the rule's, then the parameters of the object, then the object itself.
 
-    A document is the input itself, or a STAC item. Names of files in it, relative to it, become references. Raises
-    `InvalidInput`.
+    A document is the input itself, or a STAC item. Names of files in it, relative to it, become references, and the
+    masks and metadata beside these files go with them. Raises `InvalidInput`.
     """
+
+    def beside(key: str) -> list[str]:
+        return [reference(each) for each in _rasters_beside(bucket, rule, key)]
+
+    def refer(name: str) -> str:
+        return reference(named(name))
+
+    named = partial(_named, bucket, rule, info.key)
+    given = parameters_beside(bucket, rule, info.key)
     if not is_document(rule, info.key):
         field = field_for(rule, schema)
-        given = input_beside(bucket, rule, info.key, schema, reference)
+        given = with_beside({**given, field: Path(info.key)}, schema, lambda _: beside(info.key))
         return {**rule.input, **given, field: field_value(schema, field, reference(info))}
-    refer = partial(_refer, bucket, rule, info.key, reference)
     document = _json(bucket, rule, info.key, "the input of a job", MAX_DOCUMENT_BYTES) or {}
-    own = with_references(document_input(document, schema, info.key), schema, refer)
+    own = {**given, **document_input(document, schema, info.key)}
+    own = with_references(with_beside(own, schema, lambda name: beside(named(name).key)), schema, refer)
     own = {name: _with_assets(value, refer) if is_stac(value) else value for name, value in own.items()}
-    return {**rule.input, **parameters_beside(bucket, rule, info.key), **own}
+    return {**rule.input, **own}
 
 
 def _with_assets(document: dict[str, Any], refer: Callable[[str], str]) -> dict[str, Any]:
@@ -66,15 +74,15 @@ def _with_address(asset: Any, refer: Callable[[str], str]) -> Any:
     return asset
 
 
-def _refer(bucket: ObjectStore, rule: DropRule, key: str, reference: Callable[[ObjectInfo], str], name: str) -> str:
-    """Return the reference to a file that a document names, which must lie under the rule's prefix."""
+def _named(bucket: ObjectStore, rule: DropRule, key: str, name: str) -> ObjectInfo:
+    """Return the file that a document names, which must lie under the rule's prefix."""
     found = normpath(f"{key.rpartition('/')[0]}/{name}").lstrip("/")
     if name.startswith("/") or "\\" in name or not found.startswith(rule.prefix):
         raise InvalidInput(f"{key} names {name}: name files beside it or below it, as a relative path")
     if watched_folder(rule) is not None and _is_linked(Path(place(rule, "").key), found):
         raise InvalidInput(f"{key} names {name}, which is a link, and links are not followed: put a copy there")
     try:
-        return reference(bucket.head(found))
+        return bucket.head(found)
     except ObjectNotFound:
         raise InvalidInput(f"{key} names {name}, and there is no {found}: put the files there first") from None
 
@@ -82,22 +90,6 @@ def _refer(bucket: ObjectStore, rule: DropRule, key: str, reference: Callable[[O
 def _is_linked(root: Path, key: str) -> bool:
     """Return True if a file's path below the bucket's folder contains a link."""
     return (root / key).resolve() != root.resolve() / key
-
-
-def input_beside(
-    bucket: ObjectStore, rule: DropRule, key: str, schema: Mapping[str, Any], reference: Callable[[ObjectInfo], str]
-) -> Mapping[str, Any]:
-    """Return the input that the files beside an object give: its parameters, and references to its mask and metadata.
-
-    Masks and metadata count if the model's `schema` has a field for them, unless the parameters have this field. Raises
-    the errors of `parameters_beside` and of `reference`.
-    """
-    given = parameters_beside(bucket, rule, key)
-    field = schema.get("properties", {}).get(field_for(rule, schema), {}).get(BESIDE)
-    if field is None or field in given:
-        return given
-    found = [reference(info) for info in _rasters_beside(bucket, rule, key)]
-    return {field: found, **given} if found else given
 
 
 def _rasters_beside(bucket: ObjectStore, rule: DropRule, key: str) -> Iterator[ObjectInfo]:

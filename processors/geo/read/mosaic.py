@@ -191,11 +191,8 @@ def on_other_grid(date: DateScenes, target: Scene, rows: int, columns: int) -> D
     """
     if (rows, columns, date.scene.height, date.scene.width) == (0, 0, target.height, target.width):
         return date
-    grid = replace(
-        _grid(date.scene, target.crs, target.transform, target.height, target.width),
-        gcps=target.gcps,
-        gcps_crs=target.gcps_crs,
-    )
+    place = ("crs", "transform", "height", "width", "gcps", "gcps_crs", "rpcs")
+    grid = replace(date.scene, **{name: getattr(target, name) for name in place})
     members = tuple(
         replace(member, placement=member.placement.moved(rows, columns, target.transform)) for member in date.members
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,6 @@ from penstock.errors import InvalidInput, MediaUnreadable
 from penstock.processors.geo.read.band_names import canonical, named_sensor
 from penstock.processors.geo.read.metadata import parse_json, parse_number, parse_time, parse_xml, read_text
 from penstock.processors.geo.read.radiometry import Declaration
-from penstock.processors.geo.read.sensors import Sensor
 from penstock.processors.geo.read.stac_bands import OFFSETS_SINCE
 
 _WHAT = "sidecar"
@@ -122,11 +121,13 @@ def _landsat(document: Mapping[str, Any]) -> dict[str, Declaration]:
     bands: dict[str, Declaration] = {}
     for key, value in parameters.items():
         if found := re.fullmatch(r"REFLECTANCE_MULT_BAND_(\d+)", key):
-            band, add = int(found[1]), f"REFLECTANCE_ADD_BAND_{found[1]}"
+            code, add = f"B{int(found[1])}", f"REFLECTANCE_ADD_BAND_{found[1]}"
             scale = parse_number(value, f"sidecar's {key}")
             offset = parse_number(parameters.get(add), f"sidecar's {add}")
             declared = Declaration(scale / sun, offset / sun, _NODATA)
-            bands |= dict.fromkeys(map(canonical, _landsat_names(band, sensor)), declared)
+            known = sensor.bands.get(code.lower()) if sensor else None
+            names = (code, f"SR_{code}", *(known.kinds if known else ()))
+            bands |= dict.fromkeys(map(canonical, names), declared)
     if not bands:
         raise MediaUnreadable(f"The sidecar is incomplete: its {group} has no REFLECTANCE_MULT_BAND_x.")
     return bands
@@ -143,12 +144,6 @@ def _sun(elevation: float) -> float:
     if not math.isfinite(elevation):
         raise MediaUnreadable(f"The sidecar's SUN_ELEVATION is {elevation:g}, not a finite number of degrees.")
     return math.sin(math.radians(elevation))
-
-
-def _landsat_names(band: int, sensor: Sensor | None) -> Iterable[str]:
-    code = f"B{band}"
-    known = sensor.bands.get(code.lower()) if sensor else None
-    return (code, f"SR_{code}", *(known.kinds if known else ()))
 
 
 def _part(document: Mapping[str, Any], name: str, *, missing: MediaUnreadable | None = None) -> Mapping[str, Any]:
