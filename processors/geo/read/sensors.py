@@ -174,5 +174,5 @@ NO_BAND: Final = frozenset(
         "saturation", "sd", "std", "stddev", "thickness", "uncertainty", "valid", "variance", "wvp",
     }
 )  # fmt: skip
-#: Those of them that may describe a file of a band: the last word of `map_2024_red.tif` names the band.
+#: Words among them that may describe a file of a band: the last word of `map_2024_red.tif` names the band.
 OF_FILES: Final = frozenset({"average", "map", "valid"})
