@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from posixpath import normpath
+from posixpath import isfile, normpath
 from typing import Any
 
 from penstock.client.local_files import names_beside, with_beside, with_references
@@ -100,7 +100,7 @@ def _rasters_beside(bucket: ObjectStore, rule: DropRule, key: str) -> Iterator[O
         listed = {info.key: info for info in bucket.list(f"{key.rpartition('.')[0]}.")}
     else:  # a listing would walk through the whole folder
         paths = {each: Path(place(rule, each).key) for names in keys for each in names}
-        listed = {each: bucket.head(each) for each, path in paths.items() if path.is_file() and not path.is_symlink()}
+        listed = {each: bucket.head(each) for each, path in paths.items() if isfile(path) and not path.is_symlink()}
     for names in keys:
         yield from [listed[each] for each in names if each in listed][:1]
 

@@ -116,3 +116,10 @@ def test_nothing_is_looked_for_beside_a_file_that_a_document_may_not_name(folder
     with pytest.raises(InvalidInput, match=re.escape(f"in/x.json names {name}")):
         object_input(store, rule, store.head("in/x.json"), SCENES, noted)
     assert read == []
+
+
+def test_a_named_file_whose_neighbours_would_have_names_too_long_has_none(folder: Path) -> None:
+    name = "n" * 250 + ".tif"
+    (folder / "in" / name).touch()
+    (folder / "in" / "x.json").write_text(json.dumps({"scene": name}))
+    assert found(folder, "in/x.json", field=None) == {"scene": f"s3://bucket/in/{name}"}
