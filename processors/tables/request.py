@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -40,7 +40,7 @@ def request_for(columns: Mapping[str, Sequence[str]]) -> type[TabularRequest]:
     """Return the request of a model with these columns, name -> known words: its schema names them."""
     if len(columns) > MAX_NAMED_COLUMNS:
         return TabularRequest
-    marks = [{"name": name, **({"words": list(words)} if words else {})} for name, words in columns.items()]
+    marks: list[Any] = [{"name": name, **({"words": list(words)} if words else {})} for name, words in columns.items()]
     about = f"{_TABLE}: {', '.join(columns)}"
     table = Field(description=about, json_schema_extra={**TABLE_FILES, COLUMNS: marks})
     return create_model(

@@ -67,8 +67,10 @@ def report(
     row = asdict(state)
     about, more = dump(inside(WorkerState, row)), dump(beside(WorkerState, row))
     rows = None if lines is None else dump([[us(line.at_s), line.level, line.text] for line in lines])
-    args = {"worker": worker, "about": about, "more": more, "alive_us": us(alive_s), "lines": rows}
-    return Command("worker_state", {**args, "lines_us": us(alive_s + LINES_S)}, bool)
+    return Command("worker_state", {
+        "worker": worker, "about": about, "more": more, "lines": rows, "alive_us": us(alive_s),
+        "lines_us": us(alive_s + LINES_S),
+    }, bool)  # fmt: skip
 
 
 def recent_lines(worker: str) -> Command[tuple[RecentLine, ...] | None]:

@@ -114,7 +114,6 @@ def speech_recognition(folder: Path) -> None:
         lang_to_id={name: ids[name] for name in ("<|en|>", "<|de|>")}, max_initial_timestamp_index=50,
         task_to_id={name: ids[f"<|{name}|>"] for name in ("transcribe", "translate")}, decoder_start_token_id=start,
         eos_token_id=end, pad_token_id=end, begin_suppress_tokens=[32, end], alignment_heads=[[1, 0], [0, 1]],
-        suppress_tokens=[*range(94, 256)],  # it hears visible characters of ASCII alone, which people can read
     )  # fmt: skip
     network.save_pretrained(folder)
     transformers.WhisperFeatureExtractor(chunk_length=_WINDOW_S).save_pretrained(folder)
