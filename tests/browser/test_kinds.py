@@ -36,7 +36,7 @@ WAIT_MS = 120_000
 #: Kinds that `make test` runs too.
 CORE = ("image-classification", "text-embedding", "tabular", "raster-segmentation")
 SHARE = 0.002
-#: What clients say of an answer.
+#: Words of clients about an answer.
 SAID = re.compile(r"\d+ numbers|nothing was found")
 #: Parameters that the form shows at once.
 LEADING = frozenset({"labels", "objects", "prompt", "queries"})
