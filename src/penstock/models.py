@@ -30,6 +30,8 @@ MAX_NAME_CHARS = 161
 
 _HUB = "hf://"
 _UNIONS = ("anyOf", "oneOf", "allOf")
+#: Keyword of a stored schema with the views of the answer.
+_VIEWS = "x-views"
 
 #: An `https` address without a password and without a query, which could contain a signature.
 PublicAddress = Annotated[str, StringConstraints(pattern=r"^https://[^\s/@?#]+(/[^\s?#]*)?$", max_length=2048)]
@@ -241,6 +243,22 @@ class CatalogueEntry(Record):
     ready: bool = True
     #: Reason why jobs of the model are accepted although no worker has warmed it up.
     note: str | None = None
+
+    def to_stored(self) -> dict[str, Any]:
+        """Return the entry as it is stored, without its note: its views lie in the schema.
+
+        Release 0.1.0 refuses fields that it does not know, and passes over keywords of a schema.
+        """
+        found = self.model_dump(mode="json", exclude={"note", "views"})
+        views = [{"form": view.form, "at": view.at, "each": view.each} for view in self.views]
+        return {**found, "input_schema": {**found["input_schema"], _VIEWS: views}} if views else found
+
+    @classmethod
+    def of_stored(cls, document: Mapping[str, Any]) -> CatalogueEntry:
+        """Return a stored entry, also of a newer release; raise `ValidationError`."""
+        schema = dict(document.get("input_schema") or {})
+        views = schema.pop(_VIEWS, ())
+        return cls.model_validate({**document, "input_schema": schema, "views": views}, extra="ignore")
 
 
 class Named(Protocol):

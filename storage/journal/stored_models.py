@@ -228,7 +228,7 @@ def _passed(check: CatalogueEntry | None, entry: CatalogueEntry) -> bool:
 
 
 def _document(entry: CatalogueEntry) -> dict[str, Any]:
-    return entry.model_dump(mode="json", exclude={"ready", "note"})
+    return {name: value for name, value in entry.to_stored().items() if name != "ready"}
 
 
 def _put(store: ObjectStore, key: str, document: Mapping[str, Any]) -> None:
@@ -246,7 +246,7 @@ def _read(store: ObjectStore, info: ObjectInfo) -> StoredModel | None:
             log.warning("stored_model.skipped", key=info.key, version=version_of(document))
             return StoredModel(name, info.etag, info.modified_s, None)
         gone = document.get("withdrawn") is True
-        entry = None if gone else CatalogueEntry.model_validate(document["entry"], extra="ignore")
+        entry = None if gone else CatalogueEntry.of_stored(document["entry"])
         return StoredModel(name, info.etag, info.modified_s, entry, str(document.get("owner", "")), gone)
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError, MediaTooLarge) as error:
         log.warning("stored_model.skipped", key=info.key, error=type(error).__name__)

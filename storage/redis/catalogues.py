@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import structlog
-from pydantic import ValidationError
 
 from penstock.models import CatalogueEntry
 from penstock.storage.redis.fields import us
@@ -38,7 +38,7 @@ def publish(
             "name": e.name,
             "queue": e.queue,
             "rank": rank(e),
-            "entry": e.model_dump_json(exclude={"note"}),  # the release before rejects it
+            "entry": json.dumps(e.to_stored()),
             "note": e.note,
         }
         for e in entries
@@ -120,7 +120,7 @@ def _entry(name: str, text: str) -> CatalogueEntry | None:
     """Return an entry, maybe of a newer release; None, logged, for one that this release cannot read."""
     # Each submit reads the catalogue, whose texts seldom change.
     try:
-        return CatalogueEntry.model_validate_json(text, extra="ignore")
-    except ValidationError as error:
-        log.warning("catalogue.skipped", model=name, problems=error.error_count())
+        return CatalogueEntry.of_stored(json.loads(text))
+    except (ValueError, TypeError, AttributeError) as error:
+        log.warning("catalogue.skipped", model=name, error=type(error).__name__)
         return None

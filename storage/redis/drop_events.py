@@ -25,6 +25,8 @@ LEASE_S = 30.0
 
 #: Prefix of a queue's address among the names of rules, which have no space.
 _QUEUE = "queue "
+#: Beginning of the names of the details of listings, and the details.
+_OF_RULE, _DETAILS = _QUEUE + "details of ", ("takes", "ignored", "ignored_files", "failures")
 
 #: Event sources, as named in counts.
 SQS, HTTP, LISTING = "sqs", "webhook", "listing"
@@ -147,14 +149,14 @@ def count(source: str, outcomes: Mapping[str, int]) -> Command[str]:
 def note_pass(rule: str, found: Pass) -> Command[int]:
     """Write the result of a rule's listing."""
     numbers = {"found": found.found, "waiting": found.waiting, "failed": found.failed, "took_s": round(found.took_s, 3)}
-    details: dict[str, Any] = {
-        "problem": found.problem,
-        "passed_over": found.passed_over,
-        "gone": found.gone,
-        "takes": found.takes,
-    }
-    details |= {"ignored": found.ignored, "ignored_files": found.ignored_files, "failures": found.failures}
-    return _note(rule, {**numbers, **details})
+    names = {"problem": found.problem, "passed_over": found.passed_over, "gone": found.gone}
+    return _note(rule, {**numbers, **names})
+
+
+def note_details(rule: str, found: Pass) -> Command[int]:
+    """Write what release 0.1.0 does not know of a listing: to it, this is a queue without a problem."""
+    details = {name: getattr(found, name) for name in _DETAILS}
+    return _note(_OF_RULE + rule, {"problem": None, **details})
 
 
 def note_queue(url: str, problem: str | None) -> Command[int]:
@@ -193,7 +195,7 @@ def _passes(reply: Sequence[Any]) -> Passes:
     passes = {name: json.loads(text) for name, text in rows.items() if not name.endswith(" at_us")}
     problems = {name.removeprefix(_QUEUE): row["problem"] for name, row in passes.items() if name.startswith(_QUEUE)}
     found = {
-        name: _pass(row, age_s=(int(now_us) - int(rows[f"{name} at_us"])) / MICRO)
+        name: _pass({**passes.get(_OF_RULE + name, {}), **row}, (int(now_us) - int(rows[f"{name} at_us"])) / MICRO)
         for name, row in passes.items()
         if not name.startswith(_QUEUE)
     }

@@ -148,7 +148,10 @@ def _write_others(at: Journal) -> None:
     record, _ = new_key("s", tenant="default", name="k", scopes=list(Scope), created_s=1.0, expires_s=None)
     api_keys.put_key(at.objects, filled(type(record), **{n: getattr(record, n) for n in _fields(record)}))
     at.store.run(drop_events.add([filled(ObjectEvent, bucket="b", key="k")]))
-    at.store.run(drop_events.note_pass("rule", filled(drop_events.Pass, **_numbers(drop_events.Pass))))
+    listing = filled(drop_events.Pass, **_numbers(drop_events.Pass))
+    at.store.run(drop_events.note_pass("rule", listing))
+    if hasattr(drop_events, "note_details"):
+        at.store.run(drop_events.note_details("rule", listing))
 
 
 def _fields(record: Any) -> list[str]:

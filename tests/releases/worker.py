@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from penstock.catalogue.records import Catalogue
 from penstock.config import load_settings
 from penstock.errors import FetchFailed
 from penstock.models import Model
@@ -21,6 +20,11 @@ from penstock.storage.objects.opening import open_own_store
 from penstock.storage.redis.records import JobStore
 from penstock.workers import app
 from penstock.workers.processing import InThread
+
+try:
+    from penstock.catalogue.records import Catalogue
+except ImportError:  # release 0.1.0
+    from penstock.models import Catalogue  # type: ignore[attr-defined,no-redef]
 
 MODEL = Model(
     name="chaos", title="Chaos", runner="fake", processor="chaos", source=".", revision="1",

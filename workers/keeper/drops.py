@@ -246,6 +246,7 @@ class Drop:
         return self.rules
 
     def _note(self, listing: drop_events.Pass) -> None:
+        self.store.run(drop_events.note_details(self.rule.name, listing))
         self.store.run(drop_events.note_pass(self.rule.name, listing))
 
     def _forget_all_but(self, listed: list[ObjectInfo], markers: Mapping[str, ObjectInfo]) -> None:
