@@ -13,6 +13,7 @@ import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from io import BytesIO
 from lzma import decompress
 from pathlib import Path
@@ -155,13 +156,23 @@ def test_no_job_is_lost_doubled_or_changed_between_two_releases(
         arena = Arena(fleet, valkey, redis, s3, objects, receiver, History(), random.Random(1), PATIENCE_S)
         _run(arena, fleet, loss=loss)
         left = collect(fleet.settings, objects, valkey.url)
-        violations = check(arena.history, list(receiver.got), left, patience_s=ANSWER_S, all_count=False)
+        told = [replace(hook, body=_without_output(hook.body)) for hook in receiver.got]
+        violations = check(arena.history, told, left, patience_s=ANSWER_S, all_count=False)
         assert violations == [], "\n".join(violations[:20])
         deaths = len(arena.deaths())
         crashed = {log.name: log.read_text() for log in fleet.folder.glob("*.log")}
     assert [name for name, text in crashed.items() if "duty.failed" in text or "attempt.crashed" in text] == []
     figures = f"{len(arena.history.wanted)} jobs, {deaths} deaths, {len(receiver.got)} webhooks"
     record_property("figures", f"{'-'.join(roles.values())}: {figures} in {time.monotonic() - begun:.0f} s")
+
+
+def _without_output(body: bytes) -> bytes:
+    """Return a webhook's body without the answer, which keepers of release 0.1.0 do not tell."""
+    event = json.loads(body)
+    for name in ("output", "output_bytes"):
+        event["data"].pop(name, None)
+    event["data"].get("links", {}).pop("output", None)
+    return json.dumps(event, sort_keys=True).encode()
 
 
 def _run(arena: Arena, fleet: Mixed, *, loss: bool) -> None:
