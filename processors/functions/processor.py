@@ -121,21 +121,22 @@ def _result(answer: Mapping[str, Any], text: str, sink: ArtifactSink) -> Result:
         parts = answer["parts"]
         if list(parts) == [""]:
             return _single(parts[""], text, sink)
-        data = {name: _encoded(part, name if not name.isdigit() else f"{part['codec']}-{name}", sink)
-                for name, part in parts.items()}  # fmt: skip
-        return Result(text=text or None, data=data)
+        names = {name: f"{part['codec']}-{name}" if name.isdigit() else name for name, part in parts.items()}
+        return Result(text=text or None, data={name: _encoded(part, names[name], sink) for name, part in parts.items()})
     streamed = answer.get("stream") or answer.get("list") or []
     several = len(streamed) > 1
-    data = [_encoded(part, f"{part['codec']}-{at}" if several and part["codec"] != "file" else "", sink)
-            for at, part in enumerate(streamed, 1)]  # fmt: skip
-    return Result(text=text or None, data={"answers": data} if data or not text else None)
+    answers = [
+        _encoded(part, f"{part['codec']}-{at}" if several and part["codec"] != "file" else "", sink)
+        for at, part in enumerate(streamed, 1)
+    ]
+    return Result(text=text or None, data={"answers": answers} if answers or not text else None)
 
 
 def _single(part: Mapping[str, Any], text: str, sink: ArtifactSink) -> Result:
     value = part["value"]
     if part["codec"] == "json":
         if isinstance(value, str):
-            return Result(text=value)
+            return Result(text=text + value)
         if value is None:
             return Result(text=text or None, data=None if text else {})
         return Result(text=text or None, data=value if isinstance(value, dict) else {"answer": value})
@@ -156,7 +157,9 @@ def _raised(error: Mapping[str, Any]) -> Exception:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))
-    log.error("function.failed", error=f"{error['type']}: {error['detail']}", place=error["place"], trace=error["trace"])
+    log.error(
+        "function.failed", error=f"{error['type']}: {error['detail']}", place=error["place"], trace=error["trace"]
+    )
     if error["wrong_answer"]:
         return ProcessorFailed(f"the model failed: {error['detail']}")
     return ProcessorFailed(f"the model failed: its function raised {error['type']}")
@@ -186,5 +189,3 @@ def _views(signature: Mapping[str, Any]) -> Iterator[View]:
             yield View("rows", f"/{name}/rows" if name else "/rows")
         else:
             yield View("rows", f"/{name or 'answer'}")
-
-

@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from penstock.errors import InvalidInput, Issue
+
 #: Suffixes of the files of each codec, for the form, the command line and drop rules.
 _SUFFIXES = {
     "image": ("png", "jpg", "jpeg", "webp", "tif", "tiff", "bmp", "gif"),
@@ -43,9 +45,12 @@ def request_class(signature: Mapping[str, Any]) -> type[FunctionRequest]:
         @model_validator(mode="before")
         @classmethod
         def _fits(cls, data: Any) -> Any:
-            for error in validator.iter_errors(data):
-                place = "/".join(map(str, error.absolute_path))
-                raise ValueError(f"{place}: {error.message}" if place else error.message)
+            wrong = [
+                Issue("/".join(("/input", *map(str, error.absolute_path))), error.message)
+                for error in validator.iter_errors(data)
+            ]
+            if wrong:
+                raise InvalidInput("The input does not fit the function's parameters.", errors=wrong)
             return data
 
     return Request

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import socket
 import struct
 import sys
 from contextlib import suppress
@@ -85,24 +84,6 @@ def deny(*, programs: bool = False) -> None:
     header = _Program(count, ctypes.addressof(ctypes.c_char.from_buffer(program)))
     if landlock.libc().prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(header), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
-
-
-def without_networks() -> bytes | None:
-    """Return a filter that refuses sockets of networks, and what could go round it; None without libseccomp.
-
-    Unix sockets, processes and threads remain. A model process applies it (`penstock.functions.confinement`).
-    """
-    library = _library()
-    if library is None:
-        return None
-    rules, refused = library.SyscallFilter(library.ALLOW), library.ERRNO(errno.EACCES)
-    _add(library, rules, refused, "socket", library.Arg(0, library.NE, socket.AF_UNIX))
-    for name in ("io_uring_setup", "io_uring_enter", "io_uring_register"):
-        _add(library, rules, library.ERRNO(errno.ENOSYS), name)
-    with os.fdopen(os.memfd_create("filter"), "w+b") as file:
-        rules.export_bpf(file)
-        file.seek(0)
-        return file.read()
 
 
 class _Program(ctypes.Structure):

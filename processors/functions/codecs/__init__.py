@@ -1,7 +1,7 @@
 """Codecs: files to values and back, one module each. A codec knows nothing of any model.
 
-`decode(source, options, limits)` returns JSON with arrays and bytes in it; `encode(sink, name, value)` writes a file and
-returns what the answer's JSON says of it. Modules are imported when a model first needs them.
+`decode(source, options, limits)` returns JSON with arrays and bytes in it; `encode(sink, name, value)` writes a file
+and returns what the answer's JSON says of it. Modules are imported when a model first needs them.
 """
 
 from __future__ import annotations

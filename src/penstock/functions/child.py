@@ -1,18 +1,22 @@
 """The process of a model: imports its file, loads it, and answers calls until the worker ends it.
 
-    python -I child.py DESCRIPTOR      (the socket to the worker; it sends `init` first)
+    python -P -m penstock.functions.child DESCRIPTOR        (the socket to the worker, which sends `init` first)
+    python -P -m penstock.functions.child --describe FILE   (prints the signatures of its models as JSON)
 
 Messages of the worker: `init`, `call` (one job's arguments, or the items of several), `cancel`, `close`. Answers:
-`described`, `ready` or `failed`; then for each call `line`, `progress` and `text`, and at the end `done` or `error`.
+`ready` or `failed`; then for each call `line`, `progress` and `text`, and at the end `done` or `error`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
+import functools
 import importlib.util
 import inspect
 import io
+import json
 import os
 import queue
 import shutil
@@ -21,9 +25,9 @@ import sys
 import tempfile
 import threading
 import traceback
+import typing
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
@@ -137,7 +141,7 @@ class Process:
 
     def _batch(self, value: Mapping[str, Any]) -> list[Any]:
         first = self._signature.batched or ""
-        kind = replace(self._signature.parameters[first], is_list=False)
+        kind = dataclasses.replace(self._signature.parameters[first], is_list=False)
         if kind.codec == "json":
             [inner] = _inner(kind.annotation)
             kind = Kind(annotation=inner)
@@ -158,7 +162,7 @@ class Process:
             elif message["kind"] == "call":
                 task = loop.create_task(self._answer_async(message))
                 running[call] = task
-                task.add_done_callback(lambda _, call=call: running.pop(call, None))
+                task.add_done_callback(functools.partial(_forget, running, call))
 
     async def _answer_async(self, message: Mapping[str, Any]) -> None:
         call = message["id"]
@@ -233,16 +237,16 @@ class Process:
             self._canceled.discard(call)
 
 
+def _forget(running: dict[int, asyncio.Task[None]], call: int, _: object) -> None:
+    running.pop(call, None)
+
+
 def vars_of(answer: Any) -> dict[str, Any]:
     """Return the fields of a dataclass."""
-    import dataclasses
-
     return {one.name: getattr(answer, one.name) for one in dataclasses.fields(answer)}
 
 
 def _inner(annotation: Any) -> tuple[Any, ...]:
-    import typing
-
     base = typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
     return typing.get_args(base)
 
@@ -250,7 +254,7 @@ def _inner(annotation: Any) -> tuple[Any, ...]:
 @contextmanager
 def _own_folder() -> Iterator[None]:
     """Run a call in a folder of its own, which is removed: files with relative names do not meet."""
-    before, folder = os.getcwd(), tempfile.mkdtemp(prefix="call-")
+    before, folder = Path.cwd(), tempfile.mkdtemp(prefix="call-")
     os.chdir(folder)
     try:
         yield
@@ -262,7 +266,9 @@ def _own_folder() -> Iterator[None]:
 def _said(error: BaseException, signature: Signature | None = None) -> dict[str, Any]:
     """Return an error as the worker reads it: its sentence, and file and line of the model's code."""
     here = str(Path(__file__).parent)
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith((here, "<frozen"))]
+    frames = [
+        one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith((here, "<frozen"))
+    ]
     own = Path(inspect.getsourcefile(signature.function) or "").parent if signature else None
     ours = [one for one in frames if own is not None and Path(one.filename).parent == own] or frames
     place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
@@ -274,6 +280,13 @@ def _said(error: BaseException, signature: Signature | None = None) -> dict[str,
         "wrong_answer": isinstance(error, values.WrongAnswer),
         "trace": "".join(traceback.StackSummary.from_list(frames).format()),
     }
+
+
+def _named(found: list[Signature], attribute: str, path: Path) -> Signature:
+    for one in found:
+        if one.attribute == attribute:
+            return one
+    raise Unservable(f"{path.name} has no model {attribute!r} any more")
 
 
 def _listen(wire: Wire, calls: queue.SimpleQueue[dict[str, Any]], process: Process) -> None:
@@ -294,7 +307,7 @@ def main(descriptor: int) -> None:
     wire = Wire(socket.socket(fileno=descriptor))
     init = wire.receive()
     lines = _Lines(wire)
-    sys.stdout = sys.stderr = lines  # type: ignore[assignment]  # text alone is written
+    sys.stdout = sys.stderr = lines
     confinement.end_with(init["parent"])
     confinement.go_first()
     path, found = Path(init["file"]), None
@@ -305,13 +318,7 @@ def main(descriptor: int) -> None:
                 confinement.no_network()
         elif init["hosts"]:
             confinement.allow_hosts(tuple(init["hosts"]))
-        all_of_file = signatures(import_file(path))
-        if init.get("describe"):
-            wire.send("described", [one.to_json() for one in all_of_file])
-            return
-        found = next((one for one in all_of_file if one.attribute == init["attribute"]), None)
-        if found is None:
-            raise Unservable(f"{path.name} has no model {init['attribute']!r} any more")
+        found = _named(signatures(import_file(path)), init["attribute"], path)
         process = Process(wire, found, lines)
         process.load()
         lines.end(None)
@@ -325,5 +332,23 @@ def main(descriptor: int) -> None:
     process.serve(calls)
 
 
+def describe(path: Path) -> int:
+    """Print the signatures of a file's models as one line of JSON, or what is wrong with it; return an exit status."""
+    printed, sys.stdout = sys.stdout, sys.stderr
+    try:
+        found = [one.to_json() for one in signatures(import_file(path))]
+    except Unservable as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except BaseException as error:
+        said = _said(error)
+        sys.stderr.write(f"{said['type']}: {said['detail']} ({said['place']})\n")
+        return 1
+    printed.write("\n" + json.dumps(found))
+    return 0
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--describe":
+        sys.exit(describe(Path(sys.argv[2])))
     main(int(sys.argv[1]))

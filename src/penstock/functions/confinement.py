@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,27 @@ def go_first() -> None:
     """Make this process the OOM killer's first choice."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_bytes(b"1000")
+
+
+def socket_filter() -> bytes | None:
+    """Return a seccomp filter, for `refuse_sockets`, that leaves Unix sockets only; None without libseccomp.
+
+    The worker makes it: the model's environment need not have libseccomp's Python module.
+    """
+    try:
+        import pyseccomp
+    except (ImportError, RuntimeError, OSError):
+        return None
+    rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    refused = pyseccomp.ERRNO(errno.EACCES)
+    rules.add_rule(refused, "socket", pyseccomp.Arg(0, pyseccomp.NE, socket.AF_UNIX))
+    for name in ("io_uring_setup", "io_uring_enter", "io_uring_register"):  # they could make sockets too
+        if pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) >= 0:
+            rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), name)
+    with os.fdopen(os.memfd_create("filter"), "w+b") as file:
+        rules.export_bpf(file)
+        file.seek(0)
+        return file.read()
 
 
 def refuse_sockets(program: bytes) -> bool:
@@ -63,8 +86,6 @@ def allow_hosts(hosts: tuple[str, ...]) -> None:
 
 
 def _resolved(hosts: set[str]) -> set[str]:
-    import socket
-
     found = set[str]()
     for host in hosts:
         with suppress(OSError):

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
-    from PIL import Image as pillow
+    from PIL.Image import Image as Image
 
-    Image = pillow.Image
     Table = pa.Table
     Tensor = npt.NDArray[Any]
 else:
@@ -68,7 +67,8 @@ def model(
 def model(target: Any = None, /, **options: Any) -> Any:
     """Make a function or class a model; the function itself stays as it is, to be called and tested.
 
-    * `name`: the model's name; by default the function's, in lower case. `title`: by default the docstring's first line.
+    * `name`: the model's name; by default the function's, in lower case.
+    * `title`: by default the docstring's first line.
     * `gpu`: it needs a GPU.
     * `max_batch`: up to so many items of several jobs go to one call: the first parameter is a list, and so is the
       answer, in the same order.
@@ -184,9 +184,7 @@ class Codec:
 CODECS: dict[type, Codec] = {}
 
 
-def codec(
-    kind: type, *, suffix: str = ".bin", media_type: str = "application/octet-stream"
-) -> Callable[[type], type]:
+def codec(kind: type, *, suffix: str = ".bin", media_type: str = "application/octet-stream") -> Callable[[type], type]:
     """Make a class with the functions `decode(path)` and `encode(value, path)` the codec of a type of one's own.
 
     Both run in the model's process.

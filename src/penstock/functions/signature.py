@@ -220,8 +220,10 @@ class _Reader:
         raise self._refused(base)
 
     def _refused(self, base: Any) -> Unservable:
-        instead = "a list" if typing.get_origin(base) in (set, frozenset) or base in (set, frozenset) else (
-            "str, int, float, bool, list, dict, a dataclass, or a type of penstock such as Image or File"
+        instead = (
+            "a list"
+            if typing.get_origin(base) in (set, frozenset) or base in (set, frozenset)
+            else ("str, int, float, bool, list, dict, a dataclass, or a type of penstock such as Image or File")
         )
         return self.fail(f"`{self.name}: {_said(base)}` cannot be served: write {instead}")
 
@@ -277,10 +279,11 @@ def _codec(base: Any, extra: Sequence[Any]) -> Kind | None:
         return Kind("video", options={"fps": base.fps})
     if isinstance(base, types.ModuleType) and base.__name__ == "PIL.Image":
         return Kind("image")
-    if not inspect.isclass(base):
-        base = typing.get_origin(base) if typing.get_origin(base) is not None else base
-        if not inspect.isclass(base):
-            return None
+    base = base if inspect.isclass(base) else typing.get_origin(base)
+    return _codec_of_class(base, extra) if inspect.isclass(base) else None
+
+
+def _codec_of_class(base: type, extra: Sequence[Any]) -> Kind | None:
     if base in d.CODECS:
         return Kind("own", options={"type": base.__name__}, annotation=base)
     package = base.__module__.partition(".")[0]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ def take(kind: Kind, value: Any) -> Any:
     return _TAKE[kind.codec](kind, value) if kind.codec in _TAKE else build(kind.annotation, value)
 
 
-def give(value: Any, codec: str = "", kind: Kind | None = None) -> dict[str, Any]:
+def give(value: Any, codec: str = "") -> dict[str, Any]:
     """Return what an IO process encodes: the codec, and its value of JSON, arrays and bytes.
 
     Without a codec, that of the value's type. Raises `WrongAnswer`.
@@ -80,6 +78,7 @@ def _codec_of(value: Any) -> str:
 
 # In
 
+
 def _image(kind: Kind, pixels: Any) -> Any:
     if kind.options.get("as") == "numpy":
         return pixels
@@ -103,7 +102,7 @@ def _table(kind: Kind, data: bytes) -> Any:
     if kind.options["as"] == "pandas":
         return table.to_pandas()
     if kind.options["as"] == "polars":
-        import polars
+        import polars  # type: ignore[import-not-found,unused-ignore]  # of the model's environment
 
         return polars.from_arrow(table)
     return table
@@ -125,6 +124,7 @@ _TAKE: Mapping[str, Any] = {
 
 
 # Out
+
 
 def _pixels(value: Any) -> Any:
     import numpy as np

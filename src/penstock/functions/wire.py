@@ -171,7 +171,7 @@ def _without_array(value: Any, place: tuple[str | int, ...], places: list[Place]
         raise TypeError(f"an array of {value.dtype}: only numbers and booleans can be sent")
     array = np.ascontiguousarray(value)
     places.append((place, array.dtype.str, list(array.shape)))
-    parts.append(memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else memoryview(b""))
+    parts.append(array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b""))
     return None
 
 

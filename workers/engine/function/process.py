@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -16,13 +17,15 @@ from typing import Any
 import structlog
 
 from penstock.errors import ModelUnavailable
+from penstock.functions.confinement import socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
-from penstock.workers.io import system_calls
 
 #: Seconds that one send or receive may take once it has begun.
 _STALL_S = 30.0
 #: Last lines of a process that its end is told with.
 _LAST_LINES = 5
+#: Lines of one message that are logged.
+_MOST_LOGGED = 50
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Variables of the worker's environment that a model process gets, and beginnings of such names.
 _NAMES = (
@@ -39,14 +42,14 @@ class ModelProcess:
     """A running model process, after `init` was sent."""
 
     def __init__(self, model: str, file: Path, value: dict[str, Any], **init: Any) -> None:
-        """Start the process. `init` has its `attribute`, or `describe`; `value` its network and secrets."""
+        """Start the process. `init` has its `attribute`; `value` its network and secrets."""
         self._model = model
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "penstock.functions.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 cwd=self._folder.name, env=_environment(value), start_new_session=True,
@@ -59,7 +62,7 @@ class ModelProcess:
         #: Why the worker ended the process itself.
         self.killed_for = ""
         network = value.get("network", False)
-        program = None if network else system_calls.without_networks()
+        program = None if network else socket_filter()
         hosts = list(network) if isinstance(network, list | tuple) else []
         with suppress(Closed):
             self.wire.send("init", {"filter": program}, file=str(file), hosts=hosts, parent=os.getpid(), **init)
@@ -137,29 +140,11 @@ class ModelProcess:
                 self.end()
                 raise ModelUnavailable(failure(self._model, message))
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return the signatures of the file's models, and end the process; raise `ModelUnavailable`."""
-        while True:
-            try:
-                message = self._next()
-            except (Closed, WireError):
-                raise ModelUnavailable(f"the process that read it {self.end()}") from None
-            if message["kind"] in ("described", "failed"):
-                self.end()
-                if message["kind"] == "failed":
-                    raise ModelUnavailable(failure(self._model, message))
-                return list(message["value"])
-
     def _next(self) -> dict[str, Any]:
         """Return the next message, however long it takes to come: a model may load for minutes."""
-        import select
-
         while not select.select([self.wire], [], [], 0.2)[0]:
             self.drain()
         return self.wire.receive()
-
-
-_MOST_LOGGED = 50
 
 
 def failure(model: str, message: dict[str, Any]) -> str:
@@ -173,9 +158,7 @@ def failure(model: str, message: dict[str, Any]) -> str:
 def _environment(value: dict[str, Any]) -> dict[str, str]:
     """Return the environment of a model process: no settings and no secrets but its own."""
     wanted = (*_NAMES, *(_PROXIES if value.get("network") else ()), *value.get("secrets", ()))
-    found = {
-        name: text for name, text in os.environ.items() if name in wanted or name.startswith(_BEGINNINGS)
-    }
+    found = {name: text for name, text in os.environ.items() if name in wanted or name.startswith(_BEGINNINGS)}
     return {**found, "PYTHONUNBUFFERED": "1"}
 
 

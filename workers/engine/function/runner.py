@@ -356,5 +356,3 @@ def check_function(model: Model) -> None:
     """Check that the file still has the model; raise `ModelUnavailable`."""
     if "signature" not in model.options:
         raise ModelUnavailable(f"model {model.name!r}: name the Python file in `models`, not in a record")
-
-
