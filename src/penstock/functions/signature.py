@@ -124,9 +124,10 @@ def read_signature(attribute: str, target: Any) -> Signature:
         if name not in hints:
             raise fail(f"the parameter `{name}` has no annotation: write `{name}: str`, for instance")
         reader = _Reader(name, fail, definitions)
-        parameters[name], properties[name] = reader.kind(hints[name]), reader.schema(hints[name])
+        parameters[name] = reader.kind(hints[name])
         if parameters[name].codec in _VIEWS:
             raise fail(f"`{name}`: {_said(hints[name])} is a type of answers: write `dict` or `list`")
+        properties[name] = reader.schema(hints[name])
         if parameter.default is parameter.empty:
             required.append(name)
         else:
