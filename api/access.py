@@ -38,6 +38,7 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         ("GET", "/v1/jobs/{job_id}"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/events"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): Scope.READ,
+        ("GET", "/v1/jobs/{job_id}/output"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/deliveries"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/logs"): Scope.READ,
         ("GET", "/v1/jobs/{job_id}/links"): Scope.READ,

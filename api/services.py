@@ -25,6 +25,7 @@ from penstock.api.schemas.jobs import JobView, UriOf, job_view
 from penstock.config import Settings
 from penstock.errors import ObjectStoreUnavailable
 from penstock.jobs import Job
+from penstock.storage.journal import journal
 from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import AsyncJournal
 from penstock.storage.objects.base import ObjectStore
@@ -122,6 +123,10 @@ class Services:
     def view(self, job: Job, *, provenance: Mapping[str, Any] | None = None) -> JobView:
         """Return the public view of a job, with its provenance where this is given."""
         return job_view(job, base_url=self.settings.base_url, uri=self.uri, provenance=provenance)
+
+    async def whole(self, job: Job) -> Job:
+        """Return a job with its text and data, which may be in the object store; `JobGone` where they were deleted."""
+        return await self.journal.run(journal.whole(job))
 
     async def provenance(self, job: Job) -> dict[str, Any] | None:
         """Return the provenance of a job's result; None for a job without one.

@@ -36,6 +36,7 @@ from penstock.processors.base import Divisible, Output, Prompt, finding_name
 from penstock.storage.journal import journal, queue_modes, usage_ledger
 from penstock.storage.journal.environments import Environments
 from penstock.storage.journal.journal import Ended, Flow, Journal
+from penstock.storage.journal.outputs import store_output
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.fetch_hosts import is_on_the_web
@@ -191,11 +192,12 @@ class Pipeline:
         attempt.check()
         attempt.enter(Phase.UPLOADING)
         with attempt.timed("upload"):
-            artifacts = upload(self.waits.store(attempt), attempt.claim, processed.files)
+            objects, result, most = self.waits.store(attempt), processed.result, self.settings.inline_output_bytes
+            artifacts = upload(objects, attempt.claim, processed.files)
+            output = store_output(objects, attempt.claim, result.text, result.data, inline_bytes=most)
         made_by = None if part else self._provenance(attempt, runnable, media, digests, processed)
-        result = processed.result
         return records.Outcome(
-            State.SUCCEEDED, text=result.text, data=result.data, artifacts=artifacts, provenance=made_by
+            State.SUCCEEDED, text=result.text, data=result.data, output=output, artifacts=artifacts, provenance=made_by
         )
 
     def _provenance(

@@ -56,6 +56,7 @@ class ResultCache:
             job = None if key is None else self.journal.run(journal.read(key))
             if job is None or job.state is not State.SUCCEEDED:
                 return None
+            job = self.journal.run(journal.whole(job))
             files = self._copies(job, folder, check)
         except (UnknownJob, JobGone, ObjectNotFound):
             return None  # the job was deleted, or its retention is over

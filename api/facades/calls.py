@@ -110,7 +110,7 @@ class Call:
             if not await self.caller.is_valid(self.api):
                 raise Unauthorized("the API key is no longer valid")
             job = await jobs.wait_for_end(self.api, job.key, left_s)
-        return job
+        return await self.api.whole(job)
 
 
 async def _call(

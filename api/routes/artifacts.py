@@ -1,4 +1,4 @@
-"""Artifacts: the files of a job's result."""
+"""The result of a job: its artifacts, which are files, and its output, which is JSON."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 
 from penstock.api.auth import Key
 from penstock.api.errors import problems
 from penstock.api.files import FileDownload, download_headers
+from penstock.api.schemas.jobs import OutputView, output_view
 from penstock.api.services import Api, Services
 from penstock.errors import ObjectNotFound, UnknownArtifact
 from penstock.jobs import Artifact
@@ -31,6 +32,18 @@ async def read_artifact(key: Key, name: str, request: Request, api: Api) -> Resp
     """Return an artifact's bytes (byte ranges are supported), or redirect (302) to a fresh link to the object store."""
     job = await api.journal.run(journal.read(key))
     return await send_artifact(api, find_artifact(job.artifacts, name, "job"), request)
+
+
+@router.head("/{job_id}/output", include_in_schema=False)
+@router.get("/{job_id}/output", response_model=OutputView, responses=_READ)
+async def read_job_output(key: Key, request: Request, api: Api) -> Response:
+    """Return a job's text and JSON (`output`), or redirect (302) to a fresh link to the object store."""
+    job = await api.journal.run(journal.read(key))
+    if job.output is not None:
+        return await send_artifact(api, job.output, request)
+    if (small := output_view(job)) is None:
+        raise UnknownArtifact("the job has no text and no JSON")
+    return JSONResponse(small.model_dump(mode="json", by_alias=True))
 
 
 async def send_artifact(api: Services, artifact: Artifact, request: Request) -> Response:

@@ -140,7 +140,7 @@ async def read_job(
     made_by = await api.provenance(job)
     if made_by is not None and "environment" in made_by and "software" not in made_by:
         del response.headers["ETag"]  # the next answer may tell more
-    return api.view(job, provenance=made_by)
+    return api.view(await api.whole(job), provenance=made_by)
 
 
 @router.get("", responses=problems(422), openapi_extra=FILTERS)

@@ -168,6 +168,8 @@ class JobLinksView(Outgoing):
     deliveries: str
     #: The lines of its processor and runner.
     logs: str
+    #: Its output as JSON; null without one.
+    output: str | None
 
 
 class JobView(Outgoing):
@@ -225,8 +227,13 @@ class JobView(Outgoing):
     expires_at: Time | None = Field(description="Time from which the job and its result are deleted (410).")
     #: The input from the request.
     input: dict[str, Any]
-    #: The output that is no file; null until the job succeeds, and for jobs whose output is files only.
-    output: OutputView | None
+    output: OutputView | None = Field(
+        description="The output that is no file; null until the job succeeds, and for jobs whose output is files only. "
+        "An output beyond `inline_output_bytes` (32 kB) is only in the answer to `GET /v1/jobs/{job_id}`: elsewhere "
+        "it is null, `output_bytes` has its size, and `links.output` leads to it."
+    )
+    #: Bytes of the output's JSON where it lies in the object store; null for a smaller one, and without one.
+    output_bytes: int | None
     #: The output files.
     artifacts: list[ArtifactView]
     #: The error of the job, or of its latest failed attempt.
@@ -343,7 +350,8 @@ def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, An
         completed_at=job.completed_s,
         expires_at=job.expires_s,
         input=dict(wanted.input),
-        output=_output(job),
+        output=output_view(job),
+        output_bytes=None if job.output is None else job.output.size_bytes,
         artifacts=[artifact_view(artifact, job.key.id, here, uri) for artifact in job.artifacts],
         error=job.error,
         metrics=_metrics(job),
@@ -361,6 +369,7 @@ def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, An
             cancel=f"{here}/cancel",
             deliveries=f"{here}/deliveries",
             logs=f"{here}/logs",
+            output=f"{here}/output" if job.has_output else None,
         ),
     )
 
@@ -377,7 +386,8 @@ def _metrics(job: Job) -> dict[str, float]:
     return waited | dict(job.metrics)
 
 
-def _output(job: Job) -> OutputView | None:
+def output_view(job: Job) -> OutputView | None:
+    """Return the output of a job; None without one, and for one in the object store that was not read."""
     if job.text is None and job.data is None:
         return None
     return OutputView.model_validate(job)

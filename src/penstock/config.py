@@ -89,8 +89,9 @@ class Settings(BaseSettings):
     webhook_any_public_host: bool = True
     #: Seconds that old secrets sign webhooks besides the new one, unless the rotation sets its own overlap.
     webhook_secret_overlap_s: int = Field(default=86_400, ge=0, le=7 * 86_400)
-    #: Bytes of JSON of a job's text and data that a webhook carries; larger ones are read at the job's link. 0 = none.
-    webhook_output_bytes: int = Field(default=32_768, ge=0, le=1_000_000)
+    #: Bytes of JSON of a job's output, its text and data, that Redis keeps, and that lists, events, webhooks and
+    #: `Prefer: wait` carry. Larger ones lie in the object store and are read at the job's link. 0 = none.
+    inline_output_bytes: int = Field(default=32_768, ge=0, le=1_000_000)
     #: Bytes of a request, and of a line of a batch, at most; a larger one is answered 413.
     max_body_bytes: int = Field(default=1_000_000, gt=0)
     #: Bytes of the media that a job carries as `data:` URLs, decoded and together, at most; 0 = none. The request that

@@ -327,6 +327,9 @@ class Job:
     expires_s: float | None = None
     text: str | None = None
     data: Mapping[str, Any] | None = None
+    #: The text and data in the object store, where they are large: `text` and `data` are then None until
+    #: `journal.whole` reads them.
+    output: Artifact | None = None
     artifacts: tuple[Artifact, ...] = ()
     error: ErrorReport | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -353,6 +356,11 @@ class Job:
     def key(self) -> JobKey:
         """The job's full name."""
         return self.submission.key
+
+    @property
+    def has_output(self) -> bool:
+        """True if the job has a text or data, wherever they are."""
+        return not (self.text is None and self.data is None and self.output is None)
 
     @property
     def in_parts(self) -> bool:

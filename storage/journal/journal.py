@@ -37,6 +37,7 @@ from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
 from penstock.storage.deadline import request_deadline
 from penstock.storage.journal import manifests
 from penstock.storage.journal.manifests import Manifest, StoredOutcome
+from penstock.storage.journal.outputs import read_output
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import queues, records
 from penstock.storage.redis.fields import us
@@ -149,6 +150,15 @@ def read(key: JobKey) -> Flow[Job]:
     if not (yield from revive(key)):
         raise UnknownJob
     return (yield from _redis(records.read(key)))
+
+
+def whole(job: Job) -> Flow[Job]:
+    """Return a job with its text and data, which may be in the object store; `JobGone` where they were deleted."""
+    stored = job.output
+    if stored is None or job.text is not None or job.data is not None:
+        return job
+    text, data = yield from _objects(lambda objects: read_output(objects, stored))
+    return replace(job, text=text, data=data)
 
 
 def sweep() -> Flow[Swept]:

@@ -70,6 +70,10 @@ _ARTIFACTS = Codec(
     lambda text: tuple(Artifact(**known(Artifact, row)) for row in json.loads(text)),
     lambda value: dump([asdict(each) for each in value]),
 )
+_OUTPUT = Codec(
+    lambda text: Artifact(**known(Artifact, json.loads(text))),
+    lambda value: dump(asdict(value)),
+)
 _REPORT = Codec(lambda text: ErrorReport.from_json(json.loads(text)), lambda value: dump(value.to_json()))
 
 
@@ -170,6 +174,9 @@ class Record:
 
     text: str = _stored(_TEXT, "complete", "Text of the result.", "")
     data: Mapping[str, Any] | None = _stored(_JSON, "complete", "Data of the result (JSON).", None)
+    output: Artifact | None = _stored(
+        _OUTPUT, "complete", "Place of the text and data in the object store, where they are large (JSON).", None
+    )
     artifacts: tuple[Artifact, ...] = _stored(_ARTIFACTS, "complete", "Files of the result (JSON).", ())
     error: ErrorReport | None = _stored(
         _REPORT, "complete heartbeat sweep expire note", "Report of the latest attempt's error (JSON).", None
@@ -291,6 +298,7 @@ def job_of(flat: Sequence[str]) -> Job:
         expires_s=completed + record.retention_us / MICRO if completed is not None else None,
         text=record.text or None,
         data=record.data,
+        output=record.output,
         artifacts=record.artifacts,
         error=record.error,
         metrics=record.metrics or {},

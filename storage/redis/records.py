@@ -161,6 +161,8 @@ class Outcome:
     state: State
     text: str | None = None
     data: Mapping[str, Any] | None = None
+    #: The text and data in the object store: the record has these or `output`.
+    output: Artifact | None = None
     artifacts: tuple[Artifact, ...] = ()
     error: ErrorReport | None = None
     metrics: Mapping[str, float] | None = None
@@ -271,8 +273,9 @@ def complete(claim: Claim, outcome: Outcome) -> Command[Reply[str]]:
     It is `canceled` where the job's end was requested before: the job ends as canceled, whatever the outcome says.
     """
     name = "retry" if outcome.state is State.DELAYED else outcome.state.value
+    inline = {"text": outcome.text, "data": outcome.data} if outcome.output is None else {"output": outcome.output}
     record = encoded(
-        text=outcome.text, data=outcome.data, artifacts=outcome.artifacts, error=outcome.error,
+        **inline, artifacts=outcome.artifacts, error=outcome.error,
         metrics=outcome.metrics or {}, provenance=outcome.provenance, **_used(outcome.usage),
     )  # fmt: skip
     args: dict[str, Arg] = {

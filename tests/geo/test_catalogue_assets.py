@@ -41,8 +41,8 @@ class Web(Files):
         return self.files[reference]
 
 
-def opened(document: dict[str, Any], web: Web) -> Inputs:
-    request = SceneRequest.model_validate({"stac": document})
+def opened(document: dict[str, Any], web: Web, **fields: Any) -> Inputs:
+    request = SceneRequest.model_validate({"stac": document, **fields})
     return read_inputs(request, web, BANDS, defaults=DEFAULTS)
 
 
@@ -139,3 +139,116 @@ def test_metadata_that_is_broken_is_named(tmp_path: Path) -> None:
     (tmp_path / "mtl.json").write_text(json.dumps(landsat("L1TP", {3: ("1e-5", "0")}, sun="-3")))
     with pytest.raises(InvalidInput, match="The sidecar's sun elevation is below the horizon"):
         opened(document, web)
+
+
+SETTLED = {"scale": 2e-4, "offset": -0.1}
+TWO = [{"name": "B03"}, {"name": "B04"}]
+ENTRY = {"scale": 1e-4, "offset": -0.1, "nodata": 0}
+
+
+def test_a_request_settles_what_the_assets_of_an_item_leave_unclear(tmp_path: Path) -> None:
+    address = "https://e.example/stack.tif"
+    files = {address: write_scene(tmp_path / "stack.tif", np.repeat(pattern(20, 30), 2, axis=0))}
+    document = item({"all": {"href": address, "eo:bands": TWO, "raster:bands": [ENTRY]}})
+    found = opened(document, Web(files), radiometry=SETTLED).radiometry
+    assert (found.scale, found.offset, found.source) == ((2e-4, 2e-4), (-0.1, -0.1), "request")
+    with pytest.raises(InvalidInput, match=r"has 2 bands in `eo:bands`, but 1 in `raster:bands`"):
+        opened(document, Web(files))
+
+
+def stack(href: str, scale: float) -> dict[str, Any]:
+    return {"href": href, "eo:bands": TWO, "raster:bands": [{"scale": scale}] * 2}
+
+
+@pytest.mark.parametrize(
+    ("assets", "said"),
+    [
+        (
+            {"fine": stack("https://e.example/R10m/stack.tif", 1e-4), "coarse": stack("R20m/stack.tif", 3e-4)},
+            "several assets named stack.tif with different radiometry",
+        ),
+        ({"B04": {"href": "B04.tif", "raster:bands": [ENTRY]}}, "has no radiometry for the band named B03"),
+        (
+            {
+                "B04": {"href": "B04.tif", "raster:bands": [ENTRY]},
+                "B03": {"href": "B03.tif", "raster:bands": [ENTRY]},
+                "B03_20m": {"href": "C.tif", "eo:bands": [{"name": "B03"}], "raster:bands": [{"scale": 3e-4}]},
+            },
+            "has different radiometry for the band named B03",
+        ),
+    ],
+)
+def test_a_request_settles_what_an_item_leaves_unclear_for_a_file(
+    tmp_path: Path, assets: dict[str, Any], said: str
+) -> None:
+    path = write_scene(tmp_path / "stack.tif", np.repeat(pattern(20, 30), 2, axis=0), descriptions=("B03", "B04"))
+    request = {"scene": str(path), "stac": item(assets)}
+    given = SceneRequest.model_validate({**request, "radiometry": SETTLED})
+    found = read_inputs(given, Files(), BANDS, defaults=DEFAULTS).radiometry
+    assert (found.scale, found.offset, found.source) == ((2e-4, 2e-4), (-0.1, -0.1), "request")
+    with pytest.raises(InvalidInput, match=said):
+        read_inputs(SceneRequest.model_validate(request), Files(), BANDS, defaults=DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tags", "properties", "fetched"),
+    [
+        ({"radiometry": {**SETTLED, "nodata": 0}}, {}, {}, False),
+        ({"radiometry": SETTLED}, {"nodata": 0}, {}, False),
+        ({"radiometry": SETTLED}, {}, {}, True),  # the metadata have the nodata number 0
+        ({"radiometry": SETTLED}, {"nodata": 0}, {"datetime": None}, True),
+        ({"radiometry": SETTLED, "datetime": "2024-04-05T10:00:00Z"}, {"nodata": 0}, {"datetime": None}, False),
+    ],
+)
+def test_metadata_that_add_nothing_to_the_request_are_not_fetched(
+    tmp_path: Path, fields: dict[str, Any], tags: dict[str, Any], properties: dict[str, Any], fetched: bool
+) -> None:
+    document, mtl, bands = usgs()
+    document["properties"] |= properties
+    web = landsat_files(tmp_path, mtl, bands)
+    for key in bands:
+        write_scene(tmp_path / f"{key}.tif", pattern(20, 30), **tags)
+    found = opened(document, web, **fields)
+    assert (mtl in web.fetched) == fetched
+    assert (found.radiometry.scale, found.radiometry.nodata) == ((2e-4, 2e-4), (0, 0))
+    assert found.times[-1].at is not None
+
+
+#: One of two bands of an asset has a scale: in STAC 1.1, and in 1.0 with complete lists.
+HALVES = [
+    {"bands": [{"name": "B03", "raster:scale": 1e-4, "raster:offset": -0.1}, {"name": "B04"}]},
+    {"eo:bands": TWO, "raster:bands": [{"scale": 1e-4, "offset": -0.1}, {"nodata": 7}]},
+]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", ["stack.tif", "mine.tif"])
+def test_a_scale_of_some_bands_of_an_asset_is_not_completed_with_the_model_s(
+    tmp_path: Path, half: dict[str, Any], name: str
+) -> None:
+    numbers = np.repeat(pattern(20, 30), 2, axis=0)
+    path = write_scene(tmp_path / name, numbers, descriptions=("B03", "B04"))
+    request = {"scene": str(path), "stac": item({"all": {"href": "https://e.example/stack.tif", **half}})}
+
+    def found(**fields: Any) -> Any:
+        return read_inputs(SceneRequest.model_validate({**request, **fields}), Files(), BANDS, defaults=DEFAULTS)
+
+    with pytest.raises(
+        InvalidInput, match=r'asset all of the STAC item gives a scale for 1 of its 2 bands, .*"scale": 0.0001'
+    ):
+        found()
+    settled = found(radiometry=SETTLED).radiometry
+    empty = 7 if "raster:bands" in half else 0  # 0 is the model's
+    assert (settled.scale, settled.source, settled.nodata[1]) == ((2e-4, 2e-4), "request", empty or None)
+    write_scene(path, numbers, descriptions=("B03", "B04"), scales=(3e-4, 3e-4))
+    tagged = found().radiometry
+    assert (tagged.scale, tagged.source) == ((1e-4, 3e-4), "stac, file")
+
+
+def test_the_band_with_a_scale_can_be_read_alone(tmp_path: Path) -> None:
+    path = write_scene(tmp_path / "stack.tif", np.repeat(pattern(20, 30), 2, axis=0))
+    for half in HALVES:
+        document = item({"all": {"href": "https://e.example/stack.tif", **half}})
+        request = SceneRequest.model_validate({"scene": str(path), "stac": document})
+        found = read_inputs(request, Files(), BANDS[:1], defaults=DEFAULTS).radiometry
+        assert (found.scale, found.offset, found.source) == ((1e-4,), (-0.1,), "stac")

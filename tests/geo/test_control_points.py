@@ -67,6 +67,27 @@ def test_the_results_of_an_area_have_the_control_points_of_its_pixels(tmp_path: 
     assert [(p.row + 30, p.col + 20, p.x, p.y) for p in after] == [(p.row, p.col, p.x, p.y) for p in before]
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_two_dates_with_control_points_have_a_change_within_an_area(tmp_path: Path, cut: bool) -> None:
+    later = with_points(tmp_path / "later.tif", "EPSG:4326")
+    with without_georeference(), rasterio.open(later) as file:
+        numbers, (points, crs) = file.read(), file.gcps
+    top, left = (7, 12) if cut else (0, 0)
+    moved = [
+        rasterio.control.GroundControlPoint(row=p.row - top, col=p.col - left, x=p.x, y=p.y, z=p.z) for p in points
+    ]
+    earlier = write_scene(tmp_path / "earlier.tif", (numbers + 1)[:, top:, left:], crs=crs, gcps=moved, transform=None)
+    area = feature(polygon(20, 30, 60, 70), **UTM)
+    change = {"of": ["class 1"], "before": {"scene": str(earlier)}}
+    sink, _ = segment(later, tmp_path / "both", change=change, area=area, outputs=("classes", "change"))
+    for name, path in (("classes.tif", later), ("before-classes.tif", earlier)):
+        alone, _ = segment(path, tmp_path / f"of-{path.stem}", area=area, outputs=("classes",))
+        np.testing.assert_array_equal(read(sink.artifacts[name]), read(alone.artifacts["classes.tif"]))
+    now, both = sink.artifacts["classes.tif"], sink.artifacts["change.tif"]
+    with without_georeference(), rasterio.open(now) as first, rasterio.open(both) as second:
+        assert [(p.row, p.col, p.x, p.y) for p in first.gcps[0]] == [(p.row, p.col, p.x, p.y) for p in second.gcps[0]]
+
+
 def test_a_scene_with_control_points_that_determine_nothing_has_no_area(tmp_path: Path) -> None:
     path = with_points(tmp_path / "points.tif", "EPSG:32633", count=1)
     with pytest.raises(InvalidInput, match="An area needs the scene's place"):

@@ -54,7 +54,7 @@ def test_landsat_level_1_is_divided_by_the_sine_of_the_suns_elevation(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("spacecraft", "red"), [("LANDSAT_7", 3), ("LANDSAT_5", 3), ("LANDSAT_8", 4), ("LANDSAT_9", 4)]
+    ("spacecraft", "red"), [("LANDSAT_7", 3), ("LANDSAT_5", 3), ("LANDSAT_8", 4), ("LANDSAT_9", 4), ("LANDSAT_1", 5)]
 )
 def test_landsat_bands_go_by_number_or_by_the_common_name_that_the_sensor_gives_it(
     spacecraft: str, red: int, tmp_path: Path

@@ -73,6 +73,17 @@ def test_entries_without_radiometry_need_not_be_complete() -> None:
         ({"sentinel:boa_offset_applied": True}, BEFORE),
         ({}, Declaration()),
         ({"s2:processing_baseline": "unknown"}, Declaration()),
+        ({"s2:processing_baseline": "5.09"}, SINCE),
+        ({"s2:processing_baseline": 5.09}, SINCE),
+        ({"s2:processing_baseline": 5.1}, SINCE),
+        ({"s2:processing_baseline": 4}, SINCE),
+        ({"s2:processing_baseline": 2.14}, BEFORE),
+        ({"s2:processing_baseline": 511}, SINCE),
+        ({"s2:processing_baseline": 5.091}, Declaration()),
+        ({"s2:processing_baseline": "5.1"}, Declaration()),
+        ({"s2:processing_baseline": True}, Declaration()),
+        ({"platform": "sentinel-2b", "processing:version": "2.11"}, Declaration()),
+        ({"platform": "sentinel-2b", "processing:version": 2.11}, Declaration()),
         ({"platform": "sentinel-2b", "processing:version": "05.11"}, SINCE),
         ({"platform": "sentinel-2b", "processing:version": "2.0"}, Declaration()),
         ({"platform": "landsat-9", "processing:version": "05.11"}, Declaration()),
@@ -84,6 +95,18 @@ def test_the_processing_baseline_gives_the_radiometry_that_the_item_lacks(
     assert declared(PC_RED, **properties) == expected
     declares_itself = {**PC_RED, "raster:bands": [{"scale": 2e-4, "offset": 0, "nodata": 7}]}
     assert declared(declares_itself, **properties) == Declaration(2e-4, 0.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("5.1", "'5.1'"), (True, "'True'"), (5.091, "'5.091'"), ("05.09", ""), (5.09, "")]
+)
+def test_a_baseline_that_cannot_be_read_is_noted(value: object, said: str) -> None:
+    found = read_stac_item(item({"B04": PC_RED, "SCL": PC_RED}, **{"s2:processing_baseline": value}))
+    note = (
+        f"The `s2:processing_baseline` of the STAC item is {said}, which is no processing baseline such as 05.09. It "
+        "was not used."
+    )
+    assert list(item_notes(found, [])) == ([note] if said else [])
 
 
 @pytest.mark.parametrize("key", ["SCL", "AOT", "WVP", "visual"])

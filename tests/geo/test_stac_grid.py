@@ -109,6 +109,8 @@ def test_a_file_keeps_its_own_georeference(tmp_path: Path, fields: dict[str, Any
     ("fields", "name"),
     [
         ({"proj:transform": [1, 2]}, "proj:transform"),
+        ({**CODE, "proj:transform": [0, 0, 0, 0, 0, 0]}, "proj:transform"),
+        ({**CODE, "proj:transform": [1e200, 0, 0, 0, -1e200, 0]}, "proj:transform"),
         ({"proj:code": "+proj=longlat +nadgrids=/x"}, "proj:code"),
         ({"proj:epsg": 999_999}, "proj:epsg"),
         ({"proj:wkt2": 'BOUNDCRS[PARAMETERFILE["grid","/etc/passwd"]]'}, "proj:wkt2"),
@@ -131,3 +133,40 @@ def test_a_scene_that_is_no_asset_of_the_item_is_left_as_it_is(tmp_path: Path) -
     sink, _ = segment(path, tmp_path / "out", stac=document, outputs=("classes",))
     with without_georeference(), rasterio.open(sink.artifacts["classes.tif"]) as file:
         assert file.crs is None
+
+
+#: NORTH_UP as GDAL writes it beside a file, and moved by 100 pixels.
+AUX = f"<PAMDataset><SRS>{WKT}</SRS><GeoTransform>{{west}},30,0,5000000,0,-30</GeoTransform></PAMDataset>"
+WORLD = "30\n0\n0\n-30\n{west}\n4999985\n"
+
+
+def beside(tmp_path: Path, text: str, **fields: Any) -> tuple[Any, list[str]]:
+    """Map a file without a georeference with a file beside it; return the map's profile and the notes."""
+    path = write_scene(tmp_path / "scene.tif", pattern(40, 50), **BARE)
+    (tmp_path / "beside").write_text(text)
+    document = item({"data": {"href": "https://e.example/scene.tif"}}, **fields)
+    given = {"stac": document, "beside": [str(tmp_path / "beside")], "outputs": ("classes", "stats")}
+    sink, result = segment(path, tmp_path / "out", **given)
+    assert result.data is not None
+    with rasterio.open(sink.artifacts["classes.tif"]) as file:
+        return file, result.data["notes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"), [(AUX.format(west=503_000), ""), (WORLD.format(west=503_015), "CRS (EPSG:32633)")]
+)
+def test_the_files_beside_a_scene_place_it_before_the_item(tmp_path: Path, text: str, taken: str) -> None:
+    file, notes = beside(tmp_path, text, **CODE, **{"proj:transform": SIX})
+    assert (file.crs.to_epsg(), file.transform.c, file.transform.f) == (32633, 503_000, 5_000_000)
+    assert notes == ([f"The file has no {taken} of its own: the STAC item's was used."] if taken else [])
+
+
+@pytest.mark.parametrize("text", [AUX.format(west=503_000), WORLD.format(west=503_015)])
+def test_an_item_that_contradicts_the_files_beside_a_scene_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"The STAC item contradicts the file: `proj:transform` is 30, 0, 500000"):
+        beside(tmp_path, text, **CODE, **{"proj:transform": SIX, "proj:shape": [40, 50]})
+
+
+def test_a_field_of_the_item_that_cannot_be_used_is_not_needed_beside_good_metadata(tmp_path: Path) -> None:
+    file, notes = beside(tmp_path, AUX.format(west=500_000), **{"proj:transform": [1, 2]})
+    assert (file.crs.to_epsg(), file.transform, notes) == (32633, NORTH_UP, [])

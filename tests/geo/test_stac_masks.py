@@ -127,6 +127,18 @@ def test_the_classes_of_a_stac_item_are_classes_and_the_files_nodata_is_one(tmp_
         hidden(tmp_path / "more", values, item({"grey": GREY, "clouds": asset}), **given)
 
 
+def test_the_values_of_one_name_are_one_class(tmp_path: Path) -> None:
+    classes = [{"value": value, "name": name} for value, name in enumerate(("clear", "cloud", "water", "Cloud"))]
+    asset = {"href": "https://e.example/mask.tif", "classification:classes": classes}
+    values = spread([0, 1, 2, 3], "uint8")
+    found = hidden(tmp_path, values, item({"grey": GREY, "qa": asset}), kind="classification", classes=["cloud"])
+    np.testing.assert_array_equal(found, np.isin(values[0], [1, 3]))
+    bits = [{"offset": at, "length": 1, "classes": [{"value": 1, "name": "cloud"}]} for at in (0, 1)]
+    described = described_kind({"classification:bitfields": bits})
+    assert described is not None
+    assert (described.classes["cloud"].offset, described.classes["cloud"].values) == (0, (1,))
+
+
 def test_classes_that_nobody_describes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="kind classification needs the asset of its file in the scene's STAC item"):
         hidden(tmp_path, spread([0, 1], "uint8"), kind="classification", classes=["cloud"])
@@ -183,3 +195,17 @@ def test_an_asset_called_cloud_that_is_no_probability_is_not_taken_for_one() -> 
     document = read_stac_item(item({"cloud": {"href": "https://e.example/m.tif", "title": "Cloud mask"}}))
     with pytest.raises(InvalidInput, match="has no asset cloud_probability; it has cloud"):
         find_mask(document, MaskRequest(threshold=40))
+
+
+@pytest.mark.parametrize("kind", [None, "classification"])
+def test_the_asset_with_the_requested_classes_is_chosen_of_several_that_describe_classes(kind: str | None) -> None:
+    def described(name: str, *names: str) -> dict[str, Any]:
+        classes = [{"value": value, "name": each} for value, each in enumerate(names)]
+        return {"href": f"https://e.example/{name}.tif", "classification:classes": classes}
+
+    land = described("land", "forest", "water", "cloud")
+    quality = described("quality", "clear", "cloud", "cloud shadow")
+    document = read_stac_item(item({"land": land, "quality": quality}))
+    for classes, key in ((["cloud", "cloud shadow"], "quality"), (["water"], "land"), (["cloud"], "land")):
+        request = MaskRequest.model_validate({"kind": kind, "classes": classes})
+        assert find_mask(document, request) == ("classification", key)

@@ -77,6 +77,8 @@ ROUTES = {
     ("GET", "/v1/jobs/{job_id}/events"): Row("read", 200),
     ("GET", "/v1/jobs/{job_id}/artifacts/{name:path}"): Row("read", 200),
     ("HEAD", "/v1/jobs/{job_id}/artifacts/{name:path}"): Row("read", 200),
+    ("GET", "/v1/jobs/{job_id}/output"): Row("read", 200),
+    ("HEAD", "/v1/jobs/{job_id}/output"): Row("read", 200),
     ("GET", "/v1/jobs/{job_id}/deliveries"): Row("read", 200),
     ("GET", "/v1/jobs/{job_id}/logs"): Row("read", 200),
     ("GET", "/v1/jobs/{job_id}/links"): Row("read", 200),

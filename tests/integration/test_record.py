@@ -138,6 +138,11 @@ def test_a_job_stores_every_field_of_the_table_and_no_other(store: JobStore) -> 
         usage=Usage(1.5, 1, 2, 3, 4, 5),
         provenance="{}",
     )
+    large = store.run(records.complete(held, replace(outcome, output=artifact)))
+    assert large.proposal is not None
+    record = json.loads(large.proposal)["record"]
+    assert record.keys() & {"text", "data", "output"} == {"output"}
+    seen |= record
     reply = store.run(records.complete(held, outcome))
     assert reply.proposal is not None
     store.run(records.cancel(created.key))  # too late: the outcome may be stored

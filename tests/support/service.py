@@ -19,6 +19,7 @@ from penstock.jobs import Artifact, Claim, JobKey, State
 from penstock.models import CatalogueEntry, Limits, Output
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import AsyncJournal
+from penstock.storage.journal.outputs import store_output
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis import catalogues
@@ -98,7 +99,11 @@ class Service:
         await self.end(claim, outcome)
 
     async def end(self, claim: Claim, outcome: Outcome) -> None:
-        """End an attempt."""
+        """End an attempt, with its output where the settings put it."""
+        output = store_output(
+            self.objects, claim, outcome.text, outcome.data, inline_bytes=self.settings.inline_output_bytes
+        )
+        outcome = replace(outcome, output=output)
         assert (await AsyncJournal(self.jobs, self.objects).run(journal.complete(claim, outcome))).answer == "ok"
 
     async def lose_lease(self, job_id: str, *, tenant: str = "default") -> None:

@@ -162,7 +162,8 @@ class OutcomeReader:
     def _find(self, line: Line, invalid: Invalid | None) -> LineOutcome | None:
         key = self.batch.key.member(line.number)
         try:
-            job = Journal(self.completion.store, self.completion.objects).run(journal.read(key))
+            both_stores = Journal(self.completion.store, self.completion.objects)
+            job = both_stores.run(journal.whole(both_stores.run(journal.read(key))))
         except JobGone:
             error = Canceled("the job was deleted").report()
             row = error_row(line, Verdict.CANCELED, error, custom_id=custom_id_of(line), job_id=key.id)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from posixpath import normpath
+from posixpath import isfile, normpath
 from typing import Any
 
-from penstock.client.local_files import names_beside, with_references
+from penstock.client.local_files import names_beside, with_beside, with_references
 from penstock.config_tables import DropRule
 from penstock.errors import (
     ConfigError,
@@ -21,7 +21,6 @@ from penstock.errors import (
 )
 from penstock.intake.drop_inputs import document_input, field_for, field_value, is_document, is_stac
 from penstock.json_body import parse_json
-from penstock.media_types import BESIDE
 from penstock.storage.drop_rules import SIDECAR, place, watched_folder
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 
@@ -40,21 +39,30 @@ def object_input(
 ) -> dict[str, Any]:
     """Return the input of an object's job: the rule's, then the parameters of the object, then the object itself.
 
-    A document is the input itself, or a STAC item. Names of files in it, relative to it, become references. Raises
-    `InvalidInput`.
+    A document is the input itself, or a STAC item. Names of files in it, relative to it, become references, and the
+    masks and metadata beside these files go with them. Raises `InvalidInput`.
     """
+
+    def beside(key: str) -> list[str]:
+        return [reference(each) for each in _rasters_beside(bucket, rule, key)]
+
+    def refer(name: str) -> str:
+        return reference(named(name))
+
+    named = partial(_named, bucket, rule, info.key)
+    given = parameters_beside(bucket, rule, info.key)
     if not is_document(rule, info.key):
         try:
             field = field_for(rule, schema)
         except ConfigError as error:  # a rule that takes documents may get other objects, too
             raise InvalidInput(f"{info.key}: {error.detail}") from error
-        given = input_beside(bucket, rule, info.key, schema, reference)
+        given = with_beside({**given, field: Path(info.key)}, schema, lambda _: beside(info.key))
         return {**rule.input, **given, field: field_value(schema, field, reference(info))}
-    refer = partial(_refer, bucket, rule, info.key, reference)
     document = _json(bucket, rule, info.key, "the input of a job", MAX_DOCUMENT_BYTES) or {}
-    own = with_references(document_input(document, schema, info.key), schema, refer)
+    own = {**given, **document_input(document, schema, info.key)}
+    own = with_references(with_beside(own, schema, lambda name: beside(named(name).key)), schema, refer)
     own = {name: _with_assets(value, refer) if is_stac(value) else value for name, value in own.items()}
-    return {**rule.input, **parameters_beside(bucket, rule, info.key), **own}
+    return {**rule.input, **own}
 
 
 def _with_assets(document: dict[str, Any], refer: Callable[[str], str]) -> dict[str, Any]:
@@ -76,15 +84,15 @@ def _with_address(asset: Any, refer: Callable[[str], str]) -> Any:
     return asset
 
 
-def _refer(bucket: ObjectStore, rule: DropRule, key: str, reference: Callable[[ObjectInfo], str], name: str) -> str:
-    """Return the reference to a file that a document names, which must lie under the rule's prefix."""
+def _named(bucket: ObjectStore, rule: DropRule, key: str, name: str) -> ObjectInfo:
+    """Return the file that a document names, which must lie under the rule's prefix."""
     found = normpath(f"{key.rpartition('/')[0]}/{name}").lstrip("/")
     if name.startswith("/") or "\\" in name or not found.startswith(rule.prefix):
         raise InvalidInput(f"{key} names {name}: name files under the rule's prefix, as a relative path")
     if watched_folder(rule) is not None and _is_linked(Path(place(rule, "").key), found):
         raise InvalidInput(f"{key} names {name}, which is a link, and links are not followed: put a copy there")
     try:
-        return reference(bucket.head(found))
+        return bucket.head(found)
     except (ObjectNotFound, InvalidRequest):  # or a name that no file can have
         raise InvalidInput(f"{key} names {name}, and there is no {found}: put the files there first") from None
 
@@ -92,22 +100,6 @@ def _refer(bucket: ObjectStore, rule: DropRule, key: str, reference: Callable[[O
 def _is_linked(root: Path, key: str) -> bool:
     """Return True if a file's path below the bucket's folder contains a link."""
     return (root / key).resolve() != root.resolve() / key
-
-
-def input_beside(
-    bucket: ObjectStore, rule: DropRule, key: str, schema: Mapping[str, Any], reference: Callable[[ObjectInfo], str]
-) -> Mapping[str, Any]:
-    """Return the input that the files beside an object give: its parameters, and references to its mask and metadata.
-
-    Masks and metadata count if the model's `schema` has a field for them, unless the parameters have this field. Raises
-    the errors of `parameters_beside` and of `reference`.
-    """
-    given = parameters_beside(bucket, rule, key)
-    field = schema.get("properties", {}).get(field_for(rule, schema), {}).get(BESIDE)
-    if field is None or field in given:
-        return given
-    found = [reference(info) for info in _rasters_beside(bucket, rule, key)]
-    return {field: found, **given} if found else given
 
 
 def _rasters_beside(bucket: ObjectStore, rule: DropRule, key: str) -> Iterator[ObjectInfo]:
@@ -118,7 +110,7 @@ def _rasters_beside(bucket: ObjectStore, rule: DropRule, key: str) -> Iterator[O
         listed = {info.key: info for info in bucket.list(f"{key.rpartition('.')[0]}.")}
     else:  # a listing would walk through the whole folder
         paths = {each: Path(place(rule, each).key) for names in keys for each in names}
-        listed = {each: bucket.head(each) for each, path in paths.items() if path.is_file() and not path.is_symlink()}
+        listed = {each: bucket.head(each) for each, path in paths.items() if isfile(path) and not path.is_symlink()}
     for names in keys:
         yield from [listed[each] for each in names if each in listed][:1]
 

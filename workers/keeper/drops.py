@@ -420,6 +420,7 @@ class Drop:
 
     def _publish(self, info: ObjectInfo, run: drop_markers.VersionRun, job: Job, markers: Mapping[str, Marker]) -> None:
         """Replace an older version's artifacts, and write the marker last."""
+        job = Journal(self.store, self.objects).run(journal.whole(job))
         result, end = result_key(self.rule, info.key), DONE if job.state is State.SUCCEEDED else ERROR
         places = {artifact.name: f"{result}/{artifact.name}" for artifact in job.artifacts}
         self.markers.withdraw(result, markers)

@@ -231,7 +231,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
     spans = open_spans("keeper")
     deliverer = Deliverer(
         store, objects, guard, base_url=settings.base_url,
-        output_bytes=settings.webhook_output_bytes, spans=spans,
+        output_bytes=settings.inline_output_bytes, spans=spans,
     )  # fmt: skip
     hints = HintSender(settings.redis_address)
     require_own_outputs(settings.drops)

@@ -28,10 +28,11 @@ from penstock.jobs import TERMINAL, Delivery, Job, Progress, State
 from penstock.observation.job_spans import Context, Span, SpanKind, root_of, within
 from penstock.observation.log import redact_text
 from penstock.observation.telemetry import NoSpans, Spans
-from penstock.storage.journal import endpoint_changes, endpoints
+from penstock.storage.journal import endpoint_changes, endpoints, journal
 from penstock.storage.journal.answered import Answered
 from penstock.storage.journal.endpoints import Endpoint, EndpointKey
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.outputs import output_json
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import tenant_webhook_secret
 from penstock.storage.redis import deliveries, records
@@ -99,7 +100,8 @@ def retry_after_s(header: str, at: float) -> float | None:
 def body_of(delivery: DeliveryRecord, job: Job, base_url: str, output_bytes: int = 0) -> str:
     """Return the body: `type`, `timestamp` and a small `data`; for an OGC subscriber the body of that standard.
 
-    `data` has the `output` of a job that succeeded, its text and its JSON, if that has at most `output_bytes` as JSON.
+    `data` has the `output` of a job that succeeded, its text and its JSON, if that has at most `output_bytes` as JSON;
+    else its size and a link to it.
 
     Every try of a delivery has the same body, also after a loss of Redis. Only the body of `job.progress` depends on
     the time of the try; such a delivery is sent once.
@@ -114,7 +116,9 @@ def body_of(delivery: DeliveryRecord, job: Job, base_url: str, output_bytes: int
             data[name] = None
     if _too_large(body) and job.error is not None:
         data["error"] = {**job.error.to_json(), "detail": job.error.detail[:MAX_DETAIL_CHARS], "errors": []}
-    data["output"] = _output(job, output_bytes)
+    data.update(_output(job, output_bytes))
+    if "output_bytes" in data:
+        data["links"]["output"] = f"{data['links']['self']}/output"
     return json.dumps(body, separators=(",", ":"))
 
 
@@ -243,7 +247,10 @@ class Deliverer:
         """Return the body of every try. It is stored before the first try: another keeper sends the same body."""
         if task.delivery.body is not None or task.job is None:
             return task.delivery.body
-        body = body_of(task.delivery, task.job, self._base_url, self._output_bytes)
+        job = task.job
+        if task.delivery.endpoint is None and ogc.requested_answer(job) is not None:
+            job = Journal(self._store, self._objects).run(journal.whole(job))  # sent by value where it is small
+        body = body_of(task.delivery, job, self._base_url, self._output_bytes)
         return self._store.run(deliveries.fix_body(task.delivery, body))
 
     def _secrets(self, task: Task, at: float) -> Sequence[str]:
@@ -343,12 +350,14 @@ def _data(delivery: DeliveryRecord, job: Job, link: str) -> dict[str, Any]:
     return data
 
 
-def _output(job: Job, most_bytes: int) -> dict[str, Any] | None:
-    """Return the text and JSON of a succeeded job as `GET /v1/jobs/ID` does; None for larger ones, and without any."""
-    if job.state is not State.SUCCEEDED or (job.text is None and job.data is None):
-        return None
-    found = {"text": job.text, "json": job.data}
-    return found if len(json.dumps(found, separators=(",", ":")).encode()) <= most_bytes else None
+def _output(job: Job, most_bytes: int) -> dict[str, Any]:
+    """Return `output`, the text and JSON of a succeeded job as `GET /v1/jobs/ID` has them; the size of larger ones."""
+    if job.state is not State.SUCCEEDED or not job.has_output:
+        return {"output": None}
+    size = job.output.size_bytes if job.output is not None else len(output_json(job.text, job.data))
+    if job.output is None and size <= most_bytes:
+        return {"output": {"text": job.text, "json": job.data}}
+    return {"output": None, "output_bytes": size}
 
 
 def _too_large(body: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ MAX_VALUE_BYTES = 10_000_000
 
 async def results(api: Services, job: Job, request: Request) -> Response:
     """Return the results of a succeeded job in the form that its execute request asked for."""
+    job = await api.whole(job)
     requested = ogc.requested_answer(job) or await _all_outputs(api, job)
     found = _within_limit(ogc.output_parts(job, requested.outputs, api.settings.base_url))
     if requested.response == "document":
@@ -42,6 +43,7 @@ async def results(api: Services, job: Job, request: Request) -> Response:
 
 async def output(api: Services, job: Job, name: str, request: Request) -> Response:
     """Return one raw output of a succeeded job; raise `UnknownArtifact` where there is none."""
+    job = await api.whole(job)
     requested = ogc.requested_answer(job) or await _all_outputs(api, job)
     found = [piece for piece in ogc.output_parts(job, requested.outputs, api.settings.base_url) if piece.output == name]
     if not found:

@@ -66,21 +66,20 @@ async def create_response(call: CurrentCall) -> Response:
     _, wanted = await _requested(call, chat, Capability.CHAT, _chat_job)
     marked = wanted.model_copy(update={"metadata": {**wanted.metadata, **responses.MARK}})
     job = await call.submit(body.fingerprint, marked)
-    return json_answer(job, responses.response(job if body.value.background else await call.wait_for_result(job)))
+    return await _response(call, job if body.value.background else await call.wait_for_result(job))
 
 
 @router.get("/responses/{response_id}")
 async def read_response(response_id: str, call: CurrentCall) -> Response:
     """Return a response."""
-    job = await _response_job(response_id, call)
-    return json_answer(job, responses.response(job))
+    return await _response(call, await _response_job(response_id, call))
 
 
 @router.post("/responses/{response_id}/cancel")
 async def cancel_response(response_id: str, call: CurrentCall) -> Response:
     """Cancel a response."""
-    job = await call.api.journal.run(journal.cancel((await _response_job(response_id, call)).key))
-    return json_answer(job, responses.response(job))
+    key = (await _response_job(response_id, call)).key
+    return await _response(call, await call.api.journal.run(journal.cancel(key)))
 
 
 @router.post("/completions")
@@ -157,6 +156,10 @@ async def _requested(
 async def _chat_job(entry: CatalogueEntry, wanted: requests.ChatRequest) -> JobRequest:
     chat_images.check(entry, wanted.messages)
     return requests.chat_job(entry, wanted, seed=_seed())
+
+
+async def _response(call: Call, job: Job) -> Response:
+    return json_answer(job, responses.response(await call.api.whole(job)))
 
 
 async def _response_job(response_id: str, call: Call) -> Job:

@@ -48,7 +48,7 @@ async def _deltas(call: Call, job: Job) -> AsyncGenerator[str | Job]:
             if delta := unsent.delta(event):
                 sent += delta
                 yield delta
-    ended = await call.api.journal.run(journal.read(job.key))
+    ended = await call.api.whole(await call.api.journal.run(journal.read(job.key)))
     if not ended.status.terminal:
         raise Unauthorized("the API key is no longer valid")
     if rest := unsent.rest(unchanged(require_success(ended).text or "", sent)):

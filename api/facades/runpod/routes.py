@@ -33,7 +33,7 @@ router = APIRouter(prefix="/runpod/v2/{endpoint}", tags=["facades"], include_in_
 @router.post("/run")
 async def run(endpoint: str, call: CurrentCall) -> dict[str, Any]:
     """Submit a job to the model and return its id and state."""
-    return _answer(call.api, await _submitted(endpoint, call))
+    return await _answer(call.api, await _submitted(endpoint, call))
 
 
 @router.post("/runsync")
@@ -42,13 +42,13 @@ async def run_sync(
 ) -> dict[str, Any]:
     """Submit a job and return it when it has ended or after `wait` milliseconds (55,000 at most)."""
     job = await _submitted(endpoint, call)
-    return _answer(call.api, await jobs.wait_for_end(call.api, job.key, wait / 1000))
+    return await _answer(call.api, await jobs.wait_for_end(call.api, job.key, wait / 1000))
 
 
 @router.get("/status/{job_id}")
 async def read_status(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
     """Return a job's state and output."""
-    return _answer(api, await _job(api, endpoint, key))
+    return await _answer(api, await _job(api, endpoint, key))
 
 
 @router.get("/stream/{job_id}")
@@ -57,7 +57,7 @@ async def read_stream(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
     job = await _job(api, endpoint, key)
     sent = await api.jobs.run(streaming.streamed(key))
     events = [event async for event in events_so_far(api, key)]
-    view = api.view(job)
+    view = api.view(await api.whole(job))
     found, now_sent = pieces(view, events, sent)
     if now_sent > sent:
         await api.jobs.run(streaming.note_streamed(key, now_sent, for_s=DAY_S))
@@ -68,7 +68,7 @@ async def read_stream(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
 async def cancel(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
     """Cancel a job."""
     await _job(api, endpoint, key)
-    return _answer(api, await api.journal.run(journal.cancel(key)))
+    return await _answer(api, await api.journal.run(journal.cancel(key)))
 
 
 @router.post("/retry/{job_id}")
@@ -77,7 +77,7 @@ async def retry(endpoint: str, key: Key, api: Api) -> dict[str, Any]:
     await _job(api, endpoint, key)
     submitted = await api.journal.run(journal.retry(key, jobs.retry_key(key), api.limits))
     jobs.announce(api, submitted)
-    return _answer(api, submitted.job)
+    return await _answer(api, submitted.job)
 
 
 @router.get("/health")
@@ -124,5 +124,5 @@ async def _job(api: Services, endpoint: str, key: JobKey) -> Job:
     return job
 
 
-def _answer(api: Services, job: Job) -> dict[str, Any]:
-    return answer(api.view(job))
+async def _answer(api: Services, job: Job) -> dict[str, Any]:
+    return answer(api.view(await api.whole(job)))

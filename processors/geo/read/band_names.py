@@ -12,6 +12,7 @@ from penstock.processors.geo.read.sensors import (
     LANDSAT,
     MODIS,
     NO_BAND,
+    OF_FILES,
     OLI,
     SENSORS,
     SENTINEL_2,
@@ -128,7 +129,7 @@ def file_kinds(name: str) -> tuple[str, ...]:
     words = _words(name.rpartition(".")[0] or name)
     while len(words) > 1 and _ENDINGS.fullmatch(words[-1]):
         words.pop()
-    if NO_BAND & set(words):
+    if (NO_BAND - OF_FILES) & set(words):
         return ()
     return next(((kind,) for phrase, kind in _PHRASES if tuple(words[-len(phrase) :]) == phrase), ())
 
@@ -142,8 +143,11 @@ def named_sensor(texts: Iterable[str]) -> Sensor | None:
 def is_numbering(names: Sequence[str]) -> bool:
     """Return True if names only number the bands of a file: `Band 1`, `Band 2`; `stack_1`, `stack_2`.
 
-    Such numbers are places in the file and no codes: the ninth of thirteen bands of Sentinel-2 is B8A.
+    Such numbers are places in the file and no codes: the ninth of thirteen bands of Sentinel-2 is B8A. Names with a
+    word for a band, such as `SWIR1` and `SWIR2`, are no numbering.
     """
+    if any(named_kinds(name) for name in names):
+        return False
     parts = [re.fullmatch(r"(.*?)[ _.-]?0*(\d+)", name.strip()) for name in names]
     prefixes = {part[1].lower() if part else None for part in parts}
     numbers = [int(part[2]) for part in parts if part]

@@ -121,8 +121,8 @@ class Inputs:
         """
         if self.area is None or other.area is None:
             return self
-        [date] = self.dates
-        moved = on_other_grid(date, other.scene)
+        [date], here, there = self.dates, self.area.box, other.area.box
+        moved = on_other_grid(date, other.scene, there.top - here.top, there.left - here.left)
         if moved is date:
             return self
         return replace(self, scene=moved.scene, dates=(moved,), area=other.area)

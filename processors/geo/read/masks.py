@@ -54,9 +54,10 @@ class SceneMask:
         """Number of values that the file's pixels can have: 256 for uint8, 65536 for uint16."""
         return int(np.iinfo(self.file.scene.dtype).max) + 1
 
-    def of(self, *names: str) -> Flags:
-        """Return bool (size): True for the values that have one of the classes."""
-        every, found = np.arange(self.size), np.zeros(self.size, bool)
+    def of(self, *names: str, among: npt.NDArray[Any] | None = None) -> Flags:
+        """Return bool: True for those of all values, or `among` those given, that have one of the classes."""
+        every = np.arange(self.size) if among is None else among
+        found = np.zeros(every.shape, bool)
         for one in (self.kind.classes[name] for name in names):
             bits = every >> one.offset & ((1 << one.length) - 1)
             found |= np.isin(bits, one.values) & ~np.isin(every, one.never)
@@ -72,17 +73,16 @@ class SceneMask:
 
         Raises `InvalidInput` for any other value that the kind does not have: the mask is of another kind.
         """
-        nodata, kind = self.file.scene.nodata[0], self.kind
-        unknown = nodata is not None and 0 <= nodata < self.size and not self.of(*kind.classes)[int(nodata)]
-        seen = values[values != nodata] if nodata is not None else values
+        kind, empty = self.kind, np.asarray(values == self.file.scene.nodata[0])
+        seen = values[~empty]
         if seen.size and (seen > kind.highest).any():
             raise _wrong(
                 f"{self.file.label} has the value {seen.max()}, but {self.kind_name} has only 0 to {kind.highest}. "
                 f"Give the mask's `kind`: {' or '.join(MASK_KINDS)}.",
                 self.place,
             )
-        if unknown and kind.empty:
-            return np.where(values == nodata, values.dtype.type(self.of(kind.empty[0]).argmax()), values)
+        if kind.empty and empty.any() and not self.of(*kind.classes, among=values[empty][:1].astype(int)).any():
+            return np.where(empty, values.dtype.type(self.of(kind.empty[0]).argmax()), values)
         return values
 
     def in_the_file(self, box: Box) -> Box:

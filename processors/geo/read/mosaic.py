@@ -182,16 +182,17 @@ def merge_scenes(chosen: Sequence[ChosenScene], request: MosaicRequest) -> DateS
     return DateScenes(union, members, request.merge, request.grid is not None)
 
 
-def on_other_grid(date: DateScenes, target: Scene) -> DateScenes:
+def on_other_grid(date: DateScenes, target: Scene, rows: int, columns: int) -> DateScenes:
     """Return the scenes of a date on the grid `target` of the same pixels, of which they may cover only a part.
 
-    The pixels beside them have no data. A mosaic stays on its own grid if its coarser bands do not nest in `target`.
+    `rows` and `columns` are the place of the date's first pixel in `target`: grids of ground control points have no
+    transform that tells it. The pixels beside the scenes have no data. A mosaic stays on its own grid if its coarser
+    bands do not nest in `target`.
     """
-    px = _inverse(target.transform) @ date.scene.transform
-    rows, columns = round(px.f), round(px.c)
     if (rows, columns, date.scene.height, date.scene.width) == (0, 0, target.height, target.width):
         return date
-    grid = _grid(date.scene, target.crs, target.transform, target.height, target.width)
+    place = ("crs", "transform", "height", "width", "gcps", "gcps_crs", "rpcs")
+    grid = replace(date.scene, **{name: getattr(target, name) for name in place})
     members = tuple(
         replace(member, placement=member.placement.moved(rows, columns, target.transform)) for member in date.members
     )

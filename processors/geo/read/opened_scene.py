@@ -30,15 +30,13 @@ from penstock.processors.geo.read.raster import Scene, read_scene
 from penstock.processors.geo.read.sensors import Sensor
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
 from penstock.processors.geo.read.stac_assets import choose_assets, mask_address, metadata_address
+from penstock.processors.geo.read.stac_bands import unclear_bands
 from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
-from penstock.processors.geo.read.stac_item import StacItem, file_name, item_notes, read_stac_item
+from penstock.processors.geo.read.stac_item import SHOWN_CHARS, StacItem, file_name, item_notes, read_stac_item
 from penstock.processors.geo.read.stac_masks import find_mask, mask_kind
 from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
-
-#: Characters of a value in a note, at most.
-_SHOWN_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +132,7 @@ class OpenedScene:
     def time_notes(self) -> Iterator[str]:
         """Yield a note on each time in the STAC item that cannot be read."""
         for name, value in () if self.item is None else self.item.unread.items():
-            said = str(value)[:_SHOWN_CHARS]
+            said = str(value)[:SHOWN_CHARS]
             yield self._labelled(
                 f"The `{name}` of the STAC item is {said!r}, which is no time with a time zone such as "
                 "2026-01-31T12:00:00Z. It was not used."
@@ -186,29 +184,24 @@ class SceneOpener:
             sidecar = None if single.sidecar is None else read_sidecar(self.media.path(single.sidecar))
             item = _item(single, self.media)
             parts = single.parts() or self._fetch_assets(item, single)
-            if sidecar is None and item is not None and not single.parts():
-                sidecar = self._own_sidecar(item, single, parts)
             files, present, notes = list[InputFile](), list[SceneBand](), list[str]()
             for at, part in enumerate(parts):
                 name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
                 with naming(name):
-                    file = self._with_beside(part, self._file(part.media, name or label or "The scene", item, notes))
+                    file = self._with_beside(part, self._file(part.media, name or label or "The scene"))
+                    file = _on_the_grid(file, item, notes)
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
+            if sidecar is None and item is not None and not single.parts():
+                sidecar = self._own_sidecar(item, single, date, files)
             mask = None if single.mask is None else self._mask(single.mask, item, single, label, mask_place)
         return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask, tuple(notes))
 
-    def _file(self, reference: str, label: str, item: StacItem | None, notes: list[str]) -> InputFile:
-        """Open a file; append notes on the georeference that it has from its asset of the STAC item."""
+    def _file(self, reference: str, label: str) -> InputFile:
+        """Open a file."""
         path, ranges = self.media.path(reference), open_partial(self.media, reference)
-        scene, asset = read_scene(path, self.limits), None if item is None else item.asset_of(reference)
-        if item is not None and asset is not None:
-            grid = asset_grid(asset, item.properties)
-            placed = on_the_grid(scene, grid)
-            notes += grid_notes(scene, placed, grid)
-            scene = placed
-        return InputFile(reference, path, self.media.etag(reference), scene, label, ranges)
+        return InputFile(reference, path, self.media.etag(reference), read_scene(path, self.limits), label, ranges)
 
     def _with_beside(self, part: SceneFile, file: InputFile) -> InputFile:
         """Return a file with the masks and metadata that the request names beside it."""
@@ -228,10 +221,23 @@ class SceneOpener:
             self.media.fetch(address, by_range=self.request.area is not None)
         return tuple(SceneFile(media=address) for address in addresses)
 
-    def _own_sidecar(self, item: StacItem, single: SingleScene, parts: Sequence[SceneFile]) -> Sidecar | None:
-        """Have the product's metadata fetched that the item names, if its assets declare no scale, and read it."""
-        address = metadata_address(item, _base(single), [part.media for part in parts])
-        if address is None:
+    def _own_sidecar(
+        self, item: StacItem, single: SingleScene, date: int, files: Sequence[InputFile]
+    ) -> Sidecar | None:
+        """Have the product's metadata fetched that the item names, if its assets declare no scale, and read it.
+
+        They are not needed where the request gives the scale, request or files Landsat's nodata number 0, and request
+        or item the acquisition time.
+        """
+        address = metadata_address(item, _base(single), [file.reference for file in files])
+        of_date = self.request.acquisitions()[date - 1]
+        given = [one for one in (single.radiometry, of_date.radiometry, self.request.radiometry) if one is not None]
+        scaled = any(one.scale is not None for one in given)
+        empty = any(one.nodata is not None for one in given) or all(
+            number == 0 for file in files for number in file.scene.nodata
+        )
+        dated = item.acquired is not None or of_date.datetime is not None or self.request.datetime is not None
+        if address is None or (scaled and empty and dated):
             return None
         self.media.fetch(address)
         return read_sidecar(self.media.path(address))
@@ -248,7 +254,22 @@ class SceneOpener:
                 asset, address = item.assets[key], mask_address(item, _base(single), key)
                 self.media.fetch(address, by_range=self.request.area is not None)
             kind = mask_kind(name, mask, asset)
-            return OpenedMask(self._file(address, "The mask", item, []), name, kind, mask, place, label)
+            file = _on_the_grid(self._file(address, "The mask"), item, [])
+            return OpenedMask(file, name, kind, mask, place, label)
+
+
+def _on_the_grid(file: InputFile, item: StacItem | None, notes: list[str]) -> InputFile:
+    """Return a file with the georeference of its asset where it has none, and append notes on what was taken.
+
+    The files beside it come first: they are its own georeference, with which the asset is compared.
+    """
+    asset = None if item is None else item.asset_of(file.reference)
+    if item is None or asset is None:
+        return file
+    grid = asset_grid(asset, item.properties)
+    placed = on_the_grid(file.scene, grid)
+    notes += grid_notes(file.scene, placed, grid)
+    return replace(file, scene=placed)
 
 
 def _base(single: SingleScene) -> str | None:
@@ -269,9 +290,9 @@ def _present(part: SceneFile, scene: Scene, item: StacItem | None, *, file: int,
     """Yield the bands of a file with their names from all sources."""
     if part.bands is not None and len(part.bands) != len(scene.bands):
         raise InvalidInput(f"`bands` names {bands_in_words(len(part.bands))}, but the file has {len(scene.bands)}.")
-    asset = item.of_file(part.media) if item else ()
+    asset = item.names_of(part.media) if item else ()
     for at, band in enumerate(scene.bands):
-        aliases = asset[band.index - 1].names if band.index <= len(asset) else ()
+        aliases = asset[band.index - 1] if band.index <= len(asset) else ()
         name = part.bands[at] if part.bands is not None else band.name
         own = file_name(part.media)
         sensor = band.sensor or named_sensor([own])
@@ -297,19 +318,38 @@ def _radiometry(
         found.append(("stac", _of_item(opened.item, band, unit, settled=settled)))
     of_file, scene = [one for one in used if one.file is band.file], band.file.scene
     found.append(("file", scene.declared([one.band for one in of_file])[of_file.index(band)]))
+    if opened.item is not None and all(declared.scale is None for _, declared in found):
+        _check_scale(opened.item, band, unit)
     trusted = any(one is not None and one.trust for one in requests)
     return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit), trusted=trusted)
 
 
 def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: bool = False) -> Declaration:
     """Return an item's declaration for a band; what it leaves unclear is refused unless it is `settled` elsewhere."""
-    entries = [one.declared for one in item.of_file(band.file.reference) if one.declared.scale is not None]
-    scale, offset = (entries[0].scale or 1e-4, entries[0].offset or 0.0) if entries else (1e-4, 0.0)
-    example = None if settled else request_text(scale * unit, offset * unit)
-    declared = item.declared(band.file.reference, band.band.index, example)
-    if declared is not None:
-        return declared
-    return item.of_band(band.band.names, (band.need.name, *band.need.synonyms), example)
+    example = _example(item, band, unit)
+    try:
+        declared = item.declared(band.file.reference, band.band.index, example)
+        if declared is not None:
+            return declared
+        return item.of_band(band.band.names, (band.need.name, *band.need.synonyms), example)
+    except InvalidInput:
+        if settled:
+            return Declaration()
+        raise
+
+
+def _check_scale(item: StacItem, band: InputBand, unit: float) -> None:
+    """Raise `InvalidInput` for a band without a scale in an item that gives the scale of other bands of its asset."""
+    names = (band.need.name, *band.need.synonyms)
+    lacking = item.lacking(band.file.reference, band.band.index, band.band.names, names)
+    if lacking is not None:
+        raise unclear_bands(lacking, _example(item, band, unit))
+
+
+def _example(item: StacItem, band: InputBand, unit: float) -> str:
+    """Return the `radiometry` of a request in the model's unit, with the scale that the item gives for the file."""
+    one = item.scaling_of(band.file.reference) or Declaration(1e-4)
+    return request_text((one.scale or 1e-4) * unit, one.offset * unit)
 
 
 @contextmanager

@@ -54,7 +54,10 @@ class Placement(Protocol):
         ...
 
     def moved(self, rows: int, columns: int, transform: Any) -> Placement:
-        """Return the place on a grid whose pixels are the mosaic's, moved down and to the right."""
+        """Return the place on a grid whose pixels are the mosaic's, moved down and to the right.
+
+        `transform` is that of the grid; None for one of ground control points, on which no scene is reprojected.
+        """
         ...
 
 

@@ -169,8 +169,10 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 #: Words of products that are made from a band and are not the band.
 NO_BAND: Final = frozenset(
     {
-        "angle", "class", "cloud", "count", "date", "difference", "error", "flag", "index", "infra", "mask", "minus",
-        "nbr", "ndvi", "ndwi", "plus", "qa", "quality", "ratio", "saturation", "std", "stddev", "uncertainty",
-        "variance",
+        "angle", "aot", "average", "class", "classification", "cloud", "count", "date", "difference", "error", "flag",
+        "index", "infra", "map", "mask", "minus", "nbr", "ndvi", "ndwi", "plus", "qa", "quality", "ratio",
+        "saturation", "sd", "std", "stddev", "thickness", "uncertainty", "valid", "variance", "wvp",
     }
 )  # fmt: skip
+#: Words among them that may describe a file of a band: the last word of `map_2024_red.tif` names the band.
+OF_FILES: Final = frozenset({"average", "map", "valid"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 from penstock.errors import InvalidInput, MediaUnreadable
-from penstock.processors.geo.read.band_names import canonical
+from penstock.processors.geo.read.band_names import canonical, named_sensor
 from penstock.processors.geo.read.metadata import parse_json, parse_number, parse_time, parse_xml, read_text
 from penstock.processors.geo.read.radiometry import Declaration
+from penstock.processors.geo.read.stac_bands import OFFSETS_SINCE
 
 _WHAT = "sidecar"
 
@@ -33,11 +34,6 @@ _SENTINEL2 = {
 }
 #: Band names by `band_id`.
 _SENTINEL2_BANDS = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B10", "B11", "B12")
-_OFFSETS_SINCE = 4.0
-
-#: Common names by band number: Landsat 8 and 9, and earlier satellites.
-_OLI = {1: "coastal", 2: "blue", 3: "green", 4: "red", 5: "nir08", 6: "swir16", 7: "swir22", 8: "pan", 9: "cirrus"}
-_TM = {1: "blue", 2: "green", 3: "red", 4: "nir08", 5: "swir16", 7: "swir22", 8: "pan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ def _sentinel2(root: ElementTree.Element) -> dict[str, Declaration]:
         for element in root.iter(offset_name)
     }
     baseline = parse_number(_text(root, "PROCESSING_BASELINE"), "sidecar's PROCESSING_BASELINE")
-    if not divisor > 0 or (baseline >= _OFFSETS_SINCE and not offsets):
+    if not divisor > 0 or (baseline >= OFFSETS_SINCE and not offsets):
         raise MediaUnreadable(
             f"The sidecar is incomplete: processing baseline {baseline:05.2f} with {divisor_name} {divisor:g} and "
             f"{len(offsets)} values of {offset_name}."
@@ -120,16 +116,18 @@ def _landsat(document: Mapping[str, Any]) -> dict[str, Declaration]:
     sun = 1.0 if surface else _sun(parse_number(attributes.get("SUN_ELEVATION"), "SUN_ELEVATION"))
     if sun <= 0:
         raise InvalidInput("The sidecar's sun elevation is below the horizon, so reflectance is undefined.")
-    common = _OLI if str(attributes.get("SPACECRAFT_ID")) in ("LANDSAT_8", "LANDSAT_9") else _TM
+    sensor = named_sensor([str(attributes.get("SPACECRAFT_ID"))])
     parameters = _part(product, group)
     bands: dict[str, Declaration] = {}
     for key, value in parameters.items():
         if found := re.fullmatch(r"REFLECTANCE_MULT_BAND_(\d+)", key):
-            band, add = int(found[1]), f"REFLECTANCE_ADD_BAND_{found[1]}"
+            code, add = f"B{int(found[1])}", f"REFLECTANCE_ADD_BAND_{found[1]}"
             scale = parse_number(value, f"sidecar's {key}")
             offset = parse_number(parameters.get(add), f"sidecar's {add}")
             declared = Declaration(scale / sun, offset / sun, _NODATA)
-            bands |= dict.fromkeys(map(canonical, _landsat_names(band, common)), declared)
+            known = sensor.bands.get(code.lower()) if sensor else None
+            names = (code, f"SR_{code}", *(known.kinds if known else ()))
+            bands |= dict.fromkeys(map(canonical, names), declared)
     if not bands:
         raise MediaUnreadable(f"The sidecar is incomplete: its {group} has no REFLECTANCE_MULT_BAND_x.")
     return bands
@@ -146,10 +144,6 @@ def _sun(elevation: float) -> float:
     if not math.isfinite(elevation):
         raise MediaUnreadable(f"The sidecar's SUN_ELEVATION is {elevation:g}, not a finite number of degrees.")
     return math.sin(math.radians(elevation))
-
-
-def _landsat_names(band: int, common: Mapping[int, str]) -> Iterable[str]:
-    return (f"B{band}", f"SR_B{band}", *filter(None, (common.get(band),)))
 
 
 def _part(document: Mapping[str, Any], name: str, *, missing: MediaUnreadable | None = None) -> Mapping[str, Any]:

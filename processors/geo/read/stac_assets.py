@@ -54,7 +54,7 @@ def _matching_assets(item: StacItem, needed: Sequence[Band]) -> list[str]:
         _, places = find_places(need, present, identities)
         if not places:
             raise _without_band(item, need.names)
-        found.append(min((keys[place] for place in places), key=lambda key: _rank(item, key)))
+        found.append(min((keys[place] for place in places), key=lambda key: rank(item, key)))
     return found
 
 
@@ -63,7 +63,7 @@ def _named_asset(item: StacItem, name: str) -> str:
     found = [key for key, bands in item.bands.items() if _has(bands, name) and is_data(item.assets[key])]
     if not found:
         raise _without_band(item, (name,))
-    return min(found, key=lambda key: _rank(item, key))
+    return min(found, key=lambda key: rank(item, key))
 
 
 def _without_band(item: StacItem, names: Sequence[str]) -> MissingBands:
@@ -80,7 +80,8 @@ def _has(bands: Sequence[AssetBand], name: str) -> bool:
     return any(canonical(name) in map(canonical, band.names) for band in bands)
 
 
-def _rank(item: StacItem, key: str) -> tuple[int, float, int, int]:
+def rank(item: StacItem, key: str) -> tuple[int, float, int, int]:
+    """Return the rank of an asset: few bands come before many, then finer pixels, a GeoTIFF, an https address."""
     asset = item.assets[key]
     return (
         len(item.bands[key]),
@@ -110,13 +111,21 @@ def metadata_address(item: StacItem, base: str | None, chosen: Sequence[str]) ->
 
     USGS publishes its items without scales, and the metadata as the asset `MTL.json`.
     """
-    declared = [item.declared(address, 1) for address in chosen]
-    if all(one is not None and one.scale is not None for one in declared):
+    if all(_is_scaled(item, address) for address in chosen):
         return None
     for key, address in asset_links(item.document, base).items():
         if key.lower() == "mtl.json" or file_name(address).lower().endswith("_mtl.json"):
             return address
     return None
+
+
+def _is_scaled(item: StacItem, address: str) -> bool:
+    """Return True if an item declares the scale of a file, False if not, or if the radiometry is unclear."""
+    try:
+        declared = item.declared(address, 1)
+    except InvalidInput:
+        return False
+    return declared is not None and declared.scale is not None
 
 
 def mask_address(item: StacItem, base: str | None, key: str) -> str:

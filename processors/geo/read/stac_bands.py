@@ -27,6 +27,8 @@ _SINCE: Final = Declaration(1e-4, -0.1, 0.0)
 _SENTINEL2_BANDS: Final = frozenset(f"b{number}" for number in (*range(1, 13), "8a"))
 #: Property of a STAC item with the baseline: Planetary Computer and Earth Search 1, and Earth Search 0.
 _BASELINES: Final = ("s2:processing_baseline", "sentinel:processing_baseline", "sentinel2:processing_baseline")
+#: Baselines as numbers are below; `N0511` may be the number 511.
+_BASELINES_END: Final = 100
 _APPLIED: Final = "boa_offset_applied"
 
 
@@ -42,6 +44,8 @@ class AssetBand:
     unclear: str = ""
     #: True if the radiometry follows from the processing baseline of Sentinel-2.
     by_baseline: bool = False
+    #: The reason why the band needs a scale from elsewhere: only other bands of the asset have one; empty if not.
+    lacking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class Sentinel2Processing:
     baseline: float | None = None
     #: True if the item says that its numbers include the offset, False if it says that they do not.
     applied: bool | None = None
+    #: Name and value of a property that should be a baseline and is none; None if all can be read.
+    unread: tuple[str, str] | None = None
 
     @property
     def declared(self) -> Declaration | None:
@@ -78,8 +84,11 @@ def sentinel2_processing(properties: Mapping[str, Any], asset: Mapping[str, Any]
     applied = next((flag for flag in flags if flag is not None), None)
     of_any = (properties.get(name) for name in ("constellation", "platform"))
     names = (*_BASELINES, *(("processing:version",) if any("sentinel-2" in str(one).lower() for one in of_any) else ()))
-    text = next((fields[name] for fields in (asset, properties) for name in names if fields.get(name)), None)
-    return Sentinel2Processing(_baseline(text), applied)
+    given = ((name, fields[name]) for fields in (asset, properties) for name in names if fields.get(name))
+    name, value = next(given, ("", None))
+    baseline = _version(value) if name not in _BASELINES else _baseline(value)
+    unread = (name, str(value)) if name in _BASELINES and baseline is None else None
+    return Sentinel2Processing(baseline, applied, unread)
 
 
 def _flag(value: Any) -> bool | None:
@@ -92,10 +101,22 @@ def _flag(value: Any) -> bool | None:
             return None
 
 
-def _baseline(text: Any) -> float | None:
-    """Return a processing baseline (`04.00`, `N0511`) as a number; None for anything else, such as HLS's `2.0`."""
-    found = re.fullmatch(r"N?(\d\d)\.?(\d\d)", str(text).strip())
+def _baseline(value: Any) -> float | None:
+    """Return a processing baseline (`04.00`, `N0511`, `5.09`, the number 5.1) as a number; None for anything else."""
+    match value:
+        case bool():
+            return None
+        case int() | float() if value < _BASELINES_END:
+            text = f"{value:.2f}" if round(value, 2) == value else ""
+        case _:
+            text = str(value).strip()
+    found = re.fullmatch(r"N?(\d{1,2})\.?(\d\d)", text)
     return None if found is None else float(f"{found[1]}.{found[2]}")
+
+
+def _version(value: Any) -> float | None:
+    """Return a processing baseline as `_baseline`, of four digits only: `2.0` is of HLS, and `2.11` of Sen2Cor."""
+    return _baseline(value) if re.fullmatch(r"N?\d\d\.?\d\d", str(value).strip()) else None
 
 
 def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any]) -> Iterator[AssetBand]:
@@ -111,36 +132,34 @@ def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any
         {name: value for part in parts for name, value in part.items()}
         for parts in zip_longest(*lists.values(), fillvalue={})
     ]
-    for band in each or [{}]:
+    every = [_declared(key, {**asset, **band}, applied=processing.applied is True) for band in each or [{}]]
+    lacking = _lacking(key, every)
+    for band, declared in zip(each or [{}], every, strict=True):
         names = [band.get("name"), band.get("eo:common_name"), band.get("common_name")]
         if len(each) <= 1:
             # LP DAAC has each file twice: `B02` at an https address, `s3_B02` at one of S3.
             names += [asset.get("eo:common_name"), key, key.removeprefix("s3_"), _without_extension(key)]
         texts = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
-        declared = _declared(key, {**asset, **band}, applied=processing.applied is True)
         by_baseline = len(each) <= 1 and not unclear and declared.scale is None and _is_sentinel2(texts)
         if by_baseline and processing.declared is not None:
             found = processing.declared
             nodata = found.nodata if declared.nodata is None else declared.nodata
             yield AssetBand(texts, Declaration(found.scale, found.offset, nodata), by_baseline=True)
         else:
-            yield AssetBand(texts, declared, _declares(band), unclear)
+            own = "" if unclear or declared.scale is not None else lacking
+            yield AssetBand(texts, declared, _declares(band), unclear, lacking=own)
 
 
-def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str | None) -> Declaration:
+def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str) -> Declaration:
     """Return the declaration of a file's band by its number from 1.
 
     `name` is that of the file in errors, and `example` a `radiometry` of a request in the model's unit. Raises
-    `InvalidInput` if the asset declares the radiometry of other bands, but not of this one; without an example nothing
-    is declared then.
+    `InvalidInput` if the asset declares the radiometry of other bands, but not of this one.
     """
     band = bands[min(index, len(bands)) - 1]
-    beyond = index > len(bands) and any(one.own for one in bands)
-    if example is None and (band.unclear or beyond):
-        return Declaration()
-    if example is not None and band.unclear:
+    if band.unclear:
         raise unclear_bands(band, example)
-    if beyond:
+    if index > len(bands) and any(one.own for one in bands):
         raise InvalidInput(
             f"The STAC item declares the radiometry of {bands_in_words(len(bands))} of {name}, but band {index} is "
             f"needed. Give one entry of `raster:bands` for each band of the file, or in the request e.g. {example}."
@@ -151,7 +170,8 @@ def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str 
 def unclear_bands(band: AssetBand, example: str) -> InvalidInput:
     """Return the error for a band whose radiometry the item leaves unclear; `example`: see `declared_at`."""
     return InvalidInput(
-        f"{band.unclear} Repeat the entry of `raster:bands` for each band, or give in the request e.g. {example}."
+        f"{band.unclear or band.lacking} Repeat the entry of `raster:bands` for each band, or give in the request "
+        f"e.g. {example}."
     )
 
 
@@ -165,6 +185,17 @@ def _unclear(key: str, named: str, count: int, raster: Sequence[Mapping[str, Any
     return (
         f"The asset {key} of the STAC item has {bands_in_words(count)} in `{named}`, but {len(raster)} in "
         "`raster:bands`, so that the scale, offset and nodata of the others are unknown."
+    )
+
+
+def _lacking(key: str, declared: Sequence[Declaration]) -> str:
+    """Return what is wrong if some bands of an asset have a scale, and not all; else nothing."""
+    scaled = sum(one.scale is not None for one in declared)
+    if scaled in (0, len(declared)):
+        return ""
+    return (
+        f"The asset {key} of the STAC item gives a scale for {scaled} of its {bands_in_words(len(declared))}, so that "
+        "the scale and offset of the others are unknown."
     )
 
 

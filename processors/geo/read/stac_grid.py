@@ -58,6 +58,8 @@ def asset_grid(asset: Mapping[str, Any], properties: Mapping[str, Any]) -> Asset
     except MediaUnreadable as error:
         return AssetGrid(unusable=error.detail)
     transform = rasterio.Affine(*numbers[:6]) if numbers else None
+    if transform is not None and not 0 < abs(transform.determinant) < math.inf:
+        return AssetGrid(unusable=_unreadable("proj:transform", str(numbers)).detail)
     return AssetGrid(crs, text, transform, (int(shape[0]), int(shape[1])) if shape else None)
 
 

@@ -30,6 +30,8 @@ from penstock.processors.geo.read.stac_bands import (
 
 _WHAT = "STAC item"
 
+#: Characters of a value in a note, at most.
+SHOWN_CHARS = 40
 #: Properties with the time of an item, and with its interval if `datetime` is null.
 _TIMES = ("datetime", "start_datetime", "end_datetime")
 #: Properties with the name of a platform.
@@ -77,14 +79,41 @@ class StacItem:
             raise InvalidInput(f"The STAC item has several assets named {name} with different radiometry.")
         return tuple(_merged(same) for same in zip(*assets, strict=False))
 
-    def declared(self, reference: str, index: int, example: str | None = "`radiometry`") -> Declaration | None:
+    def names_of(self, reference: str) -> tuple[tuple[str, ...], ...]:
+        """Return the names of the bands of `of_file`, also if their radiometry differs."""
+        return tuple(_merged(same).names for same in zip(*self.files.get(file_name(reference), []), strict=False))
+
+    def scaling_of(self, reference: str) -> Declaration | None:
+        """Return the first declaration with a scale in the assets of a file; None if there is none."""
+        every = (band.declared for bands in self.files.get(file_name(reference), []) for band in bands)
+        return next((declared for declared in every if declared.scale is not None), None)
+
+    def declared(self, reference: str, index: int, example: str = "`radiometry`") -> Declaration | None:
         """Return the declaration of a band of an asset's file by its number from 1; None if the file is no asset.
 
         `example` is a `radiometry` of a request, for errors. Raises `InvalidInput` if the item leaves the radiometry of
-        this band unclear; without an example it declares nothing then.
+        this band unclear.
         """
         bands = self.of_file(reference)
         return declared_at(bands, index, file_name(reference), example) if bands else None
+
+    def lacking(self, reference: str, index: int, names: Sequence[str], synonyms: Sequence[str]) -> AssetBand | None:
+        """Return the band whose scale the item gives for other bands of its asset only; None if there is none.
+
+        The band is that of `declared`, or of `of_band` for a file that is no asset.
+        """
+        bands = self.of_file(reference)
+        found = bands[index - 1 : index] if bands else next(self._named(names, synonyms), [])
+        return next((band for band in found if band.lacking), None)
+
+    def _named(self, names: Sequence[str], synonyms: Sequence[str]) -> Iterator[list[AssetBand]]:
+        """Yield the bands with one of the names, then those with each synonym; nothing for those that no band has."""
+        data = {key: bands for key, bands in self.bands.items() if is_data(self.assets[key])}
+        every = [band for key, bands in data.items() if not is_picture(key) for band in bands]
+        for some in (names, *([synonym] for synonym in synonyms)):
+            wanted = set(map(canonical, some))
+            if found := [band for band in every if wanted & set(map(canonical, band.names))]:
+                yield found
 
     def asset_of(self, reference: str) -> Mapping[str, Any] | None:
         """Return the asset with the file name of a media reference; None if there is none."""
@@ -97,23 +126,15 @@ class StacItem:
         found: Mapping[str, Any] = self.document.get("properties", {})
         return found
 
-    def of_band(
-        self, names: Sequence[str], synonyms: Sequence[str] = (), example: str | None = "`radiometry`"
-    ) -> Declaration:
+    def of_band(self, names: Sequence[str], synonyms: Sequence[str] = (), example: str = "`radiometry`") -> Declaration:
         """Return the declaration of a band by its names, for a file that is not an asset of the item.
 
         Where the item has none of the names, the first of the `synonyms` that it has counts, as in the choice of its
         assets. Raises `InvalidInput` if no asset has the band, or if several have it with different radiometry.
         """
-        data = {key: bands for key, bands in self.bands.items() if is_data(self.assets[key])}
-        every = [band for key, bands in data.items() if not is_picture(key) for band in bands]
         declared = set[Declaration]()
-        for some in (names, *([synonym] for synonym in synonyms)):
-            wanted = set(map(canonical, some))
-            found = [band for band in every if wanted & set(map(canonical, band.names))]
-            if found and all(band.unclear for band in found):
-                if example is None:
-                    return Declaration()
+        for found in self._named(names, synonyms):
+            if all(band.unclear for band in found):
                 raise unclear_bands(found[0], example)
             declared = {band.declared for band in found if not band.unclear}
             if len(declared) == 1:
@@ -173,6 +194,12 @@ def item_notes(item: StacItem, used: Sequence[Declaration]) -> Iterator[str]:
         yield (
             f"The STAC item gives no scale. Scale {declared.scale:g} and offset {declared.offset:g} were used, because "
             f"it is of Sentinel-2 and says that its processing baseline is {baseline}{said}."
+        )
+    unread = (sentinel2_processing(item.properties, asset).unread for asset in item.assets.values())
+    for name, value in dict.fromkeys(one for one in unread if one is not None):
+        yield (
+            f"The `{name}` of the STAC item is {value[:SHOWN_CHARS]!r}, which is no processing baseline such as "
+            "05.09. It was not used."
         )
     if processing.baseline is not None and processing.baseline < OFFSETS_SINCE and not processing.applied:
         offsets = {declared.offset for declared in used if declared.scale is not None and declared.offset != 0}

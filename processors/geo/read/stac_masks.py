@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskClass, MaskKind, MaskKindName, cloud_probability
 from penstock.processors.geo.read.band_names import canonical
+from penstock.processors.geo.read.stac_assets import rank
 from penstock.processors.geo.read.stac_item import StacItem
 from penstock.processors.geo.scene_request import MaskRequest
 
@@ -36,9 +38,9 @@ def find_mask(item: StacItem | None, request: MaskRequest) -> tuple[MaskKindName
             errors=[Issue("/input/mask", "needs media, because the scene has no stac")],
         )
     for name in _wanted(request):
-        found = list(_described(item) if name == "classification" else _named(item, _NAMES[name]))
+        found = list(_described(item, request) if name == "classification" else _named(item, _NAMES[name]))
         if found:
-            return name, min(found, key=lambda key: _rank(item, key))
+            return name, min(found, key=lambda key: rank(item, key))
     wanted = request.kind or " or ".join(_wanted(request))
     raise InvalidInput(
         f"The STAC item has no asset {wanted}; it has {', '.join(list(item.bands)[:_MOST_NAMED])}.",
@@ -69,7 +71,7 @@ def described_kind(asset: Mapping[str, Any]) -> MaskKind | None:
     """Return the kind that the Classification extension (1.1 to 2.0) describes; None if the asset has no classes.
 
     The fields stand in the asset, or in its first band. A bitfield of one bit is a class of its own name; a value of a
-    longer one is a class such as `cloud confidence high`.
+    longer one is a class such as `cloud confidence high`. Values of one name in the same bits are one class.
     """
     bands = (asset[name] for name in ("bands", "raster:bands") if isinstance(asset.get(name), list))
     places = [asset, *(band for some in bands for band in some[:1] if isinstance(band, Mapping))]
@@ -77,7 +79,9 @@ def described_kind(asset: Mapping[str, Any]) -> MaskKind | None:
     empty: list[str] = []
     for place in places:
         for name, one, is_empty in (*_classes(place), *_bitfields(place)):
-            classes.setdefault(name, one)
+            known = classes.setdefault(name, one)
+            if (known.offset, known.length) == (one.offset, one.length):
+                classes[name] = replace(known, values=tuple(dict.fromkeys((*known.values, *one.values))))
             empty += [name] if is_empty and name not in empty else []
         if classes:
             return MaskKind(classes, tuple(empty), None, _HIGHEST, ("uint8", "uint16"))
@@ -107,15 +111,11 @@ def _plain(name: str) -> str:
     return canonical(text.removeprefix("s3_"))
 
 
-def _described(item: StacItem) -> Iterator[str]:
-    yield from (key for key, asset in item.assets.items() if described_kind(asset) is not None)
-
-
-def _rank(item: StacItem, key: str) -> tuple[int, int, int]:
-    """Return the rank of an asset with a mask: a GeoTIFF at an https address before others, finer pixels first."""
-    asset, pixel = item.assets[key], re.search(r"_(\d+)m$", key)
-    is_tiff = str(asset.get("type", "")).startswith("image/tiff")
-    return 0 if is_tiff else 1, int(asset["href"].startswith("s3://")), int(pixel[1]) if pixel else 0
+def _described(item: StacItem, request: MaskRequest) -> Iterator[str]:
+    """Yield the keys of the assets that describe classes, and most of the requested ones."""
+    kinds = {key: kind for key, asset in item.assets.items() if (kind := described_kind(asset)) is not None}
+    held = {key: len(kind.classes.keys() & set(request.classes or ())) for key, kind in kinds.items()}
+    yield from (key for key, count in held.items() if count == max(held.values()))
 
 
 def _classes(place: Mapping[str, Any]) -> Iterator[tuple[str, MaskClass, bool]]:

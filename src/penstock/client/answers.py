@@ -118,6 +118,8 @@ class Job:
     input: Mapping[str, Any] = field(default_factory=dict)
     text: str | None = field(default=None, metadata=at("output.text"))
     data: Mapping[str, Any] | None = field(default=None, metadata=at("output.json"))
+    #: Bytes of a large output as JSON; lists leave its text and data out, and `Client.job` returns them.
+    output_bytes: int | None = None
     artifacts: tuple[Artifact, ...] = ()
     error: ErrorReport | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)

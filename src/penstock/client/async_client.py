@@ -120,7 +120,7 @@ class AsyncClient:
         return await self._run(self._do.job(job_id, wait_s))
 
     async def jobs(self, **filters: Unpack[JobFilters]) -> Page:
-        """Return a page of jobs, the newest first. A short page may have a `next_cursor` too."""
+        """Return a page of jobs, the newest first, without large outputs. A short page may have a `next_cursor` too."""
         return await self._run(self._do.jobs(filters))
 
     async def wait(

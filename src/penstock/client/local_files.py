@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,35 +12,39 @@ from penstock.jobs import is_reference
 from penstock.media_types import BESIDE
 
 
-def with_beside(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+def files_beside(path: str | Path) -> list[str]:
+    """Return the mask, the metadata and the world file beside a raster file: at most one each."""
+    folder, name = Path(path).parent, Path(path).name
+    # Not `Path.is_file`: any text may stand where a path does, and an overlong one would raise.
+    each = ([str(folder / one) for one in names if os.path.isfile(folder / one)] for names in names_beside(name))  # noqa: PTH113
+    return [file for found in each for file in found[:1]]
+
+
+def with_beside(
+    document: Mapping[str, Any], schema: Mapping[str, Any], beside: Callable[[str], list[str]] = files_beside
+) -> dict[str, Any]:
     """Return an input with the files that lie beside its local files, as far as the schema has a field for them.
 
-    They are added where the input does not have the field: an empty list there adds none.
+    `beside` returns those of a file. They are added where the input does not have the field: an empty list there adds
+    none.
     """
-    return dict(_with_beside(schema, schema, document))
 
+    def filled(part: Mapping[str, Any], value: Any) -> Any:
+        found = list(shapes(schema, part))
+        if isinstance(value, list | tuple):
+            items: Mapping[str, Any] = next((shape["items"] for shape in found if "items" in shape), {})
+            return [filled(items, each) for each in value]
+        if not isinstance(value, Mapping):
+            return value
+        known = {name: inner for shape in found for name, inner in shape.get("properties", {}).items()}
+        inside = {name: filled(known.get(name, {}), inner) for name, inner in value.items()}
+        for name, inner in value.items():
+            field = known.get(name, {}).get(BESIDE)
+            if field is not None and value.get(field) is None and _is_local(inner) and (files := beside(inner)):
+                inside[field] = files
+        return inside
 
-def _with_beside(root: Mapping[str, Any], part: Mapping[str, Any], value: Any) -> Any:
-    found = list(shapes(root, part))
-    if isinstance(value, list | tuple):
-        items: Mapping[str, Any] = next((shape["items"] for shape in found if "items" in shape), {})
-        return [_with_beside(root, items, each) for each in value]
-    if not isinstance(value, Mapping):
-        return value
-    known = {name: inner for shape in found for name, inner in shape.get("properties", {}).items()}
-    inside = {name: _with_beside(root, known.get(name, {}), inner) for name, inner in value.items()}
-    for name, inner in value.items():
-        field = known.get(name, {}).get(BESIDE)
-        if field is not None and value.get(field) is None and _is_local(inner) and (files := files_beside(Path(inner))):
-            inside[field] = [str(file) for file in files]
-    return inside
-
-
-def files_beside(path: Path) -> list[Path]:
-    """Return the mask, the metadata and the world file beside a raster file: at most one each."""
-    found = (next((path.with_name(name) for name in each if path.with_name(name).is_file()), None)
-             for each in names_beside(path.name))  # fmt: skip
-    return [file for file in found if file is not None]
+    return dict(filled(schema, document))
 
 
 def names_beside(name: str) -> tuple[list[str], list[str], list[str]]:

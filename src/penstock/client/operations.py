@@ -99,12 +99,17 @@ class Operations:
                 return job
             deadline.check(job)
 
+    def _whole(self, job: Job) -> Flow[Job]:
+        """Return a job with its output, which is left out of other answers than that about a single job if large."""
+        missing = job.output_bytes is not None and job.text is None and job.data is None
+        return (yield from self.job(job.id, 0)) if missing else job
+
     def cancel(self, job_id: str) -> Flow[Job]:
-        return self.value(Job, "POST", f"{_job(job_id)}/cancel")
+        return (yield from self._whole((yield from self.value(Job, "POST", f"{_job(job_id)}/cancel"))))
 
     def retry(self, job_id: str, key: str | None) -> Flow[Job]:
         headers = {} if (key := protocol.idempotency_key(key)) is None else {"Idempotency-Key": key}
-        return self.value(Job, "POST", f"{_job(job_id)}/retry", headers=headers)
+        return (yield from self._whole((yield from self.value(Job, "POST", f"{_job(job_id)}/retry", headers=headers))))
 
     def delete(self, job_id: str) -> Flow[None]:
         # The service cancels a running job first, and deletes it once its worker has stopped, within a heartbeat.
@@ -218,7 +223,8 @@ class Operations:
         request = protocol.submission(model, document, key=key or uuid.uuid4().hex, options=options)
         reply = yield from self.exchange(request)
         with reply.of_penstock():
-            return read(Job, reply.document())
+            job = read(Job, reply.document())
+        return (yield from self._whole(job))
 
     def download(
         self, job: Job, folder: Path, on_bytes: OnBytes | None, names: Collection[str] | None
@@ -230,7 +236,7 @@ class Operations:
             require_place(folder / note)
         address = f"/v1/jobs/{job.id}/artifacts"
         saved = yield from transfers.download(self.exchange, address, wanted, folder, on_bytes)
-        return saved if names is not None else [*saved, *write_notes(job, folder)]
+        return saved if names is not None else [*saved, *write_notes((yield from self._whole(job)), folder)]
 
     def _upload_all(self, paths: Sequence[str | Path], on_bytes: OnBytes | None, key: str | None) -> Flow[list[str]]:
         references = []

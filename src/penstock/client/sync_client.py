@@ -121,7 +121,7 @@ class Client:
         return self._run(self._do.job(job_id, wait_s))
 
     def jobs(self, **filters: Unpack[JobFilters]) -> Page:
-        """Return a page of jobs, the newest first. A short page may have a `next_cursor` too."""
+        """Return a page of jobs, the newest first, without large outputs. A short page may have a `next_cursor` too."""
         return self._run(self._do.jobs(filters))
 
     def wait(

@@ -36,7 +36,7 @@ end
 fields.error = outcome == 'failed' and result.error or ''
 if outcome == 'succeeded' then
   fields.text, fields.data, fields.artifacts = result.text, result.data, result.artifacts
-  fields.provenance = result.provenance
+  fields.provenance, fields.output = result.provenance, result.output
   local total = fields.total or job.total
   if total ~= '' then fields.done = total end  -- prompts that were not needed are done too
 end

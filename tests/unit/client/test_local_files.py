@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.client.answers import ClientError
-from penstock.client.local_files import split_files, with_beside, with_media
+from penstock.client.local_files import files_beside, split_files, with_beside, with_media
 from penstock.processors.geo.request import SegmentationRequest
 
 SCENES = SegmentationRequest.model_json_schema()
@@ -91,3 +91,9 @@ def test_the_mask_the_metadata_and_the_world_file_beside_a_local_file_are_sent_w
     given = {"scene": a, "beside": []}
     assert with_beside(given, SCENES) == given
     assert with_beside({"all": [a]}, LISTS) == {"all": [a]}
+
+
+@pytest.mark.parametrize("text", ["", "/", ".", "..", "x" * 250, "x" * 5000, "a\0b"])
+def test_a_text_that_can_be_no_file_has_no_files_beside_it(text: str) -> None:
+    assert files_beside(Path(text)) == []
+    assert with_beside({"scene": text}, SCENES) == {"scene": text}
