@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.functions.declaration import weights as weights
     from penstock.local.library import Engine as Engine
 
-#: What files of functions import.
+#: Names that files of functions import.
 _OF_FUNCTIONS = frozenset({
     "Audio", "Boxes", "Field", "File", "Image", "InvalidInput", "Labels", "Pixels", "Progress", "Table", "Tensor",
     "Text", "Vector", "Video", "codec", "model", "weights",

@@ -44,11 +44,11 @@ class Unservable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one annotation says: the codec of a value, a list of them, or JSON."""
+    """The meaning of one annotation: the codec of a value, a list of them, or JSON."""
 
     codec: str = "json"
     is_list: bool = False
-    #: What the codec needs to know: a sample rate, pictures a second, the type of an array or table.
+    #: Options of the codec: a sample rate, pictures a second, the type of an array or table.
     options: Mapping[str, Any] = field(default_factory=dict)
     #: The annotation of JSON, by which values are made.
     annotation: Any = None

@@ -59,7 +59,7 @@ class ModelProcess:
         self.wire = Wire(ours)
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rest = b""
-        #: Why the worker ended the process itself.
+        #: Reason for which the worker itself ended the process; empty if it did not.
         self.killed_for = ""
         network = value.get("network", False)
         program = None if network else socket_filter()

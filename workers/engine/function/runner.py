@@ -64,7 +64,7 @@ class Call:
 
     number: int
     states: list[State]
-    #: When it is to be killed, after all of its prompts were dropped.
+    #: Time at which it is killed, after all of its prompts were dropped.
     kill_at: float | None = None
 
     @property
