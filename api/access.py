@@ -32,6 +32,8 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         ("GET", "/v1/events"): Scope.READ,
         ("GET", "/v1/usage"): Scope.READ,
         ("GET", "/v1/tenants"): Scope.ADMIN,
+        # The lines of a worker are of the jobs of all tenants.
+        ("GET", "/v1/workers/{worker_id}/logs"): Scope.ADMIN,
         ("GET", "/v1/models"): Scope.READ,
         ("GET", "/v1/models/{name}"): Scope.READ,
         ("GET", "/v1/jobs"): Scope.READ,

@@ -81,6 +81,7 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.UnknownModel: 404,
         errors.ModelNotServed: 422,
         errors.UnknownQueue: 404,
+        errors.UnknownWorker: 404,
         errors.UnknownJob: 404,
         errors.UnknownArtifact: 404,
         errors.UnknownUpload: 404,

@@ -24,6 +24,7 @@ from penstock.intake.guard import GuardedClient
 from penstock.models import Model
 from penstock.observation.listening import hear_prints
 from penstock.observation.log import configure
+from penstock.observation.recent import RecentLines
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.hints import HintSender
 from penstock.storage.objects.base import ObjectStore
@@ -190,12 +191,13 @@ def open_worker(
     objects: ObjectStore | None = None,
     hint: Callable[[str], object] | None = None,
     worker_id: str | None = None,
+    recent: RecentLines | None = None,
 ) -> Iterator[Worker]:
     """Assemble a worker. Leaving the block waits for its jobs, which `drain` makes short.
 
     By default the worker serves the models of the settings, runs their processors in IO processes and keeps objects
     in the settings' store. It closes `processing`, also one passed in. `hint` notifies other slots of waiting jobs.
-    `worker_id` is the worker's id, None for a new one.
+    `worker_id` is the worker's id, None for a new one. `recent` keeps the log lines that it reports.
     """
     processing = processing or io_pool(settings)
     engine = BatchingEngine(
@@ -214,7 +216,7 @@ def open_worker(
         described = describing(settings, served, engine)
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,
-            places=places,
+            places=places, recent=recent,
         )  # fmt: skip
         watch = ServerWatch(served, Runners.installed().check, slots.wake)
         preparation = Preparation(
@@ -305,11 +307,12 @@ def main(settings: Settings, worker_id: str | None = None, *, processing: Proces
 
 def run(settings: Settings, store: records.JobStore, **others: Any) -> int:
     """Run a worker on a job store and close the store at the end; `others` are arguments of `open_worker`."""
-    configure(settings.log_level)
+    recent = RecentLines()
+    configure(settings.log_level, recent=recent)
     hear_prints()
     log.info("worker.starting")
     hints = HintSender(settings.redis_address)
-    with Signals() as signals, open_worker(settings, store, hint=hints.send, **others) as worker:
+    with Signals() as signals, open_worker(settings, store, hint=hints.send, recent=recent, **others) as worker:
         threading.Thread(
             target=worker.drain_when, args=(signals.once,), kwargs={"stop": consumer.stop}, daemon=True
         ).start()

@@ -16,6 +16,7 @@ import structlog
 from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.jobs import Claim
+from penstock.observation.recent import RecentLines
 from penstock.signals import POLL_EVERY_S
 from penstock.storage.redis import catalogues, queues, records, workers
 from penstock.workers.idle_exit import Activity, ExitReason, exit_reason
@@ -49,11 +50,13 @@ class Slots:
         store_away: Callable[[], bool] = lambda: False,
         worker: str | None = None,
         places: Places | None = None,
+        recent: RecentLines | None = None,
     ) -> None:
         """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
 
         While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one. `places` are
-        the worker's slots, which jobs lend while they fetch; None = nothing lends any.
+        the worker's slots, which jobs lend while they fetch; None = nothing lends any. `recent` has the log lines that
+        the worker reports with its state.
         """
         self.worker = worker or uuid.uuid4().hex
         self._settings = settings
@@ -62,6 +65,9 @@ class Slots:
         self._run = run
         self._describe = describe
         self._hint = hint
+        self._recent = recent
+        #: Log lines until the latest report that Redis keeps.
+        self._reported = -1
         self._store_away = store_away
         self._places = places or Places(settings.slots, settings.fetch_slots)
         #: Held while claiming: a job on its last chance must run alone in this worker, and a worker that leaves claims
@@ -294,7 +300,10 @@ class Slots:
         if self._describe is None:
             return
         try:
-            self._store.run(workers.report(self.worker, self._describe(draining), alive_s=alive_s))
+            count, lines = (0, ()) if self._recent is None else self._recent.read()
+            changed = lines if count != self._reported else None
+            kept = self._store.run(workers.report(self.worker, self._describe(draining), changed, alive_s=alive_s))
+            self._reported = count if kept else -1
         except JobStoreError:
             log.warning("state.not_published")
 

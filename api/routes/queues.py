@@ -18,10 +18,11 @@ from penstock.api.schemas.queues import (
     QueueList,
     QueueView,
     RequeueView,
+    WorkerLineList,
     WorkerList,
 )
 from penstock.api.services import Api, Services
-from penstock.errors import JobGone, ObjectStoreUnavailable, UnknownJob, UnknownQueue
+from penstock.errors import JobGone, ObjectStoreUnavailable, UnknownJob, UnknownQueue, UnknownWorker
 from penstock.jobs import JobKey, QueueMode
 from penstock.storage.journal import journal, queue_modes
 from penstock.storage.redis import queues, workers
@@ -153,3 +154,15 @@ async def _catalogued(api: Services) -> set[str]:
 async def list_workers(api: Api) -> WorkerList:
     """List the live workers with device, models, batches, and number of running jobs."""
     return WorkerList(workers=await api.jobs.run(workers.living()))
+
+
+@workers_router.get("/{worker_id}/logs", responses=problems(404))
+async def list_worker_lines(worker_id: str, api: Api) -> WorkerLineList:
+    """List the latest log lines of a worker, the oldest first: at most 200 and 32 KiB.
+
+    A worker reports its lines with each poll. They are kept for an hour after its end.
+    """
+    lines = await api.jobs.run(workers.recent_lines(worker_id))
+    if lines is None:
+        raise UnknownWorker(f"there is no worker {worker_id!r}, and there was none within the last hour")
+    return WorkerLineList.model_validate({"lines": lines})

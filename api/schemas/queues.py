@@ -76,6 +76,22 @@ class WorkerList(Outgoing):
     workers: list[WorkerView]
 
 
+class WorkerLineView(Outgoing):
+    """A log line of a worker."""
+
+    #: Time by the worker's clock.
+    at: Time = Field(validation_alias="at_s")
+    level: str
+    #: The line, without secrets; of a traceback its last line.
+    text: str
+
+
+class WorkerLineList(Outgoing):
+    """The latest log lines of a worker, the oldest first."""
+
+    lines: list[WorkerLineView]
+
+
 class QueueList(Outgoing):
     """The queues, sorted by name."""
 

@@ -19,6 +19,8 @@ const { metafile } = await build({
 });
 await cp("src/index.html", `${OUT}/index.html`);
 await cp("src/icon.svg", `${OUT}/icon.svg`);
+// Written by `penstock sample`: a scene of 96 x 96 pixels, and a video.
+for (const name of ["scene.tif", "video.mp4"]) await cp(`src/samples/${name}`, `${OUT}/${name}`);
 
 // The licence of each library in the bundle.
 const inputs = Object.values(metafile.outputs).flatMap((output) => Object.keys(output.inputs));

@@ -26,6 +26,7 @@ from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.geoparquet import GEOPARQUET_TYPE
 from penstock.processors.geo.write.vector_outputs import SHARES, VECTORS, VectorOutputs
 from penstock.processors.io_signature import IOSignature
+from penstock.views import View
 
 _Context = MappingContext[EmbeddingRequest]
 
@@ -49,6 +50,7 @@ class RasterEmbedding:
         ),
         RASTER_OUTPUTS.spec("stats", "stats.json: the grid of vectors, and the inputs used", kind="json"),
     )
+    views = (View("rows", "/embeddings"),)
     #: The output of all kinds of networks.
     io_signatures: tuple[IOSignature, ...] = (
         scene_signature(OUTPUT_NAME).model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),

@@ -32,6 +32,7 @@ from penstock.processors.image_generation.vocabulary import PaddedVocabulary, re
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.limits import check_items
 from penstock.processors.outputs import OUTPUTS
+from penstock.views import View
 
 #: The network's outputs: uint8 (height, width, 1 or 3); a preview is smaller.
 OUTPUT_NAME, PREVIEW_NAME = "image", "preview"
@@ -73,6 +74,7 @@ class ImageGeneration:
 
     request: type[ImageGenerationRequest] = TextToImageRequest
     outputs = (OUTPUTS.spec("image", "image-1.png, image-2.png, ...; .webp if the request wants it", kind="png"),)
+    views = (View("rows", "/images"),)
     io_signatures = (
         IOSignature(
             prompt=dict.fromkeys(("width", "height", "steps", "seed", "previews"), "number"),

@@ -30,6 +30,7 @@ from penstock.processors.open_vocabulary.masks import SIGNATURES, Framed, Mask, 
 from penstock.processors.open_vocabulary.request import PointedObject, SceneMaskRequest
 from penstock.processors.outputs import Kind, write_json
 from penstock.processors.vision.image import ImageArray
+from penstock.views import View
 
 OUTPUTS = RASTER_OUTPUTS.register("geojson", Kind(GEOJSON_TYPE, ".geojson", write_json))
 #: Maximum side of a window: its masks have its size in memory.
@@ -59,6 +60,7 @@ class RasterMaskGeneration:
         OUTPUTS.spec("mask", "mask.tif: the objects' numbers on the scene's grid, cut to the window", kind="cog"),
         OUTPUTS.spec("polygons", "masks.geojson: the objects in longitude and latitude", kind="geojson"),
     )
+    views = (View("rows", "/objects"),)
     io_signatures = SIGNATURES
 
     def __init__(self, model: Model) -> None:

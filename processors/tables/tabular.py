@@ -32,7 +32,7 @@ from penstock.processors.io_signature import IOSignature
 from penstock.processors.tables.features import INPUT_NAME, arrow_types, check_types, features
 from penstock.processors.tables.options import Column, TableOptions, read_options
 from penstock.processors.tables.reading import TableFile, check_columns, open_table
-from penstock.processors.tables.request import TabularRequest
+from penstock.processors.tables.request import TabularRequest, request_for
 from penstock.processors.tables.writing import PredictionWriter, check_kept, predictions
 from penstock.views import View
 
@@ -54,7 +54,7 @@ class TabularContext:
 class Tabular:
     """The tabular processor."""
 
-    request = TabularRequest
+    request: type[TabularRequest] = TabularRequest
     outputs = (
         OutputSpec("parquet", _TYPES["parquet"], "predictions.parquet: a row for each row of the table"),
         OutputSpec("csv", _TYPES["csv"], "predictions.csv: the same as CSV", default=False),
@@ -67,6 +67,7 @@ class Tabular:
     def __init__(self, model: Model) -> None:
         self._limits = model.limits
         self._options = read_options(model)
+        self.request = request_for({column.name: column.categories for column in self._options.columns})
         self.io_signatures = (_signature(self._options),)
 
     def pre_process(self, request: TabularRequest, media: Media) -> Prepared[TabularContext]:

@@ -47,7 +47,7 @@ class Tensors:
     )
 
     #: The names are those of a model's inputs.
-    views = (View("rows", "/tensors/*/values"),)
+    views = (View("rows", "/tensors/*/values"), View("rows", "/tensors/*"))
     io_signatures = (IOSignature(prompt={"*": "array"}, output={"*": "array"}),)
 
     def __init__(self, model: Model) -> None:

@@ -18,6 +18,7 @@ from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import PIXELS, ImageContext, OneImage, one_prompt
 from penstock.processors.vision.request import DepthEstimationRequest
+from penstock.views import View
 
 #: The network's output: float32 (h, w), at the network's resolution.
 OUTPUT_NAME = "depth"
@@ -66,6 +67,7 @@ class DepthEstimation(OneImage):
             "values", "values.safetensors: `depth`, float32 (height, width)", kind="safetensors", default=False
         ),
     )
+    views = (View("rows", ""),)
     io_signatures = (IOSignature(prompt=PIXELS, output={OUTPUT_NAME: "float32 (h, w)"}),)
 
     def __init__(self, model: Model) -> None:

@@ -5,8 +5,8 @@
     · Unauthorized, InsufficientScope
     · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, OriginRefused,
       LinkRefused
-    · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownJob, UnknownBatch, BatchGone, BatchClosed,
-      UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
+    · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownWorker, UnknownJob, UnknownBatch, BatchGone,
+      BatchClosed, UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
     · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs,
       TooManyRequests, DeviceQuotaExceeded, StorageQuotaExceeded, ClientLeft
   * InputError          the job's data; the job fails and is never retried
@@ -155,6 +155,10 @@ class ModelUnfit(UnknownModel, code="model_unfit"):
 
 class UnknownQueue(RequestError, code="unknown_queue"):
     """There is no such queue."""
+
+
+class UnknownWorker(RequestError, code="unknown_worker"):
+    """There is no such worker, and there was none within the last hour."""
 
 
 class UnknownJob(RequestError, code="unknown_job"):

@@ -28,6 +28,9 @@ BESIDE = "x-beside"
 #: Key of the JSON Schema of a media field: the endings of the names of its files, in lower case.
 SUFFIXES = "x-suffixes"
 
+#: Key of the JSON Schema of a table's field: its columns, objects with `name`, and `words` where it has only these.
+COLUMNS = "x-columns"
+
 
 def _named(*suffixes: str) -> dict[str, Any]:
     return {SUFFIXES: list(suffixes)}

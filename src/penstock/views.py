@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 #: `labels`: objects with `label` and `score`, best first. `boxes`: objects with `label`, `score` and `box` in pixels.
 #: `vectors`: lists of numbers. `passages`: objects with `start` and `end` in seconds, and `text`. `rows`: objects, or
-#: plain values.
+#: plain values; or one object, whose members are the rows.
 Form = Literal["labels", "boxes", "vectors", "passages", "rows"]
 
 
@@ -29,7 +29,8 @@ class View:
     """A part of a result's JSON, and its form."""
 
     form: Form
-    #: JSON pointer to the part; the step `*` stands for each item of a list or object: `/images/*/labels`.
+    #: JSON pointer to the part, "" for the whole; the step `*` stands for each item of a list or object:
+    #: `/images/*/labels`.
     at: str
     #: The noun of one item at `*`: `image`.
     each: str = ""
@@ -54,13 +55,33 @@ class Shown:
 
 
 def shown(views: Sequence[View], data: Mapping[str, Any] | None) -> list[Shown]:
-    """Return the parts of a result that the views name, in order; a view of what is not there shows nothing."""
-    return [
-        Shown(view.form, heading, items)
+    """Return the parts of a result that the views name, in order; a view of what is not there shows nothing.
+
+    What an earlier part has is not shown again: the labels of a short recording are those of its only window.
+    """
+    parts: list[Shown] = []
+    for view in views:
+        for heading, found in _found(data or {}, view.at.split("/")[1:], view.each, ""):
+            items = _members(found) if view.form == "rows" and isinstance(found, Mapping) else found
+            repeated = not heading and any(part.form == view.form and part.items == items for part in parts)
+            if isinstance(items, list) and items and not repeated:
+                parts.append(Shown(view.form, heading, items))
+    return parts
+
+
+def found_nothing(views: Sequence[View], data: Mapping[str, Any] | None) -> bool:
+    """Return True where the views name only empty lists: a network that found no object, say."""
+    lists = [
+        found
         for view in views
-        for heading, items in _found(data or {}, view.at.split("/")[1:], view.each, "")
-        if isinstance(items, list) and items
+        for _, found in _found(data or {}, view.at.split("/")[1:], view.each, "")
+        if isinstance(found, list)
     ]
+    return bool(lists) and not any(lists)
+
+
+def _members(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": each} for name, each in value.items() if each is not None]
 
 
 def _found(value: Any, steps: Sequence[str], each: str, heading: str) -> Iterator[tuple[str, Any]]:

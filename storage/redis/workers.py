@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.formats import BESIDE, beside, inside, known
-from penstock.storage.redis.fields import dump, us
-from penstock.storage.redis.scripts import Command
+from penstock.observation.recent import RecentLine
+from penstock.storage.redis.fields import MICRO, dump, us
+from penstock.storage.redis.scripts import Command, query
+
+#: Seconds for which the log lines of a worker are kept after its end: operators look for the reason.
+LINES_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,31 @@ class LiveWorker:
     state: WorkerState
 
 
-def report(worker: str, state: WorkerState, *, alive_s: float) -> Command[str]:
-    """Store the state of a worker, for `alive_s`."""
+def report(
+    worker: str, state: WorkerState, lines: Sequence[RecentLine] | None = (), *, alive_s: float
+) -> Command[bool]:
+    """Store the state of a worker, for `alive_s`, and its latest log lines, for `LINES_S` more.
+
+    `lines` are None where they are those of the latest report. False where Redis lost these: report them again.
+    """
     row = asdict(state)
     about, more = dump(inside(WorkerState, row)), dump(beside(WorkerState, row))
-    return Command("worker_state", {"worker": worker, "about": about, "more": more, "alive_us": us(alive_s)}, str)
+    rows = None if lines is None else dump([[us(line.at_s), line.level, line.text] for line in lines])
+    return Command("worker_state", {
+        "worker": worker, "about": about, "more": more, "lines": rows, "alive_us": us(alive_s),
+        "lines_us": us(alive_s + LINES_S),
+    }, bool)  # fmt: skip
+
+
+def recent_lines(worker: str) -> Command[tuple[RecentLine, ...] | None]:
+    """Return the latest log lines of a worker, the oldest first; None for a worker without a report."""
+    return query("worker_lines", _lines, worker=worker)
+
+
+def _lines(reply: str | None) -> tuple[RecentLine, ...] | None:
+    if reply is None:
+        return None
+    return tuple(RecentLine(int(at_us) / MICRO, level, text) for at_us, level, text, *_ in json.loads(reply))
 
 
 def living() -> Command[tuple[LiveWorker, ...]]:

@@ -165,6 +165,8 @@ ROUTES = {
     ("POST", "/v1/events/s3"): Row("events", 404, {"Records": []}),
     ("GET", "/metrics"): Row("monitor", 200),
     ("GET", "/v1/workers"): Row("monitor", 200),
+    # No worker is live.
+    ("GET", "/v1/workers/{worker_id}/logs"): Row("admin", 404),
     ("GET", "/v1/drops"): Row("monitor", 200),
     ("GET", "/v1/queues"): Row("monitor", 200),
     ("GET", "/v1/queues/{name}"): Row("monitor", 200),
@@ -211,6 +213,7 @@ class World:
             .replace("{upload_id}/{name}", f"{named}/a.tif")
             .replace("{delivery_id}", f"msg_{named}_job.canceled")
             .replace("{process_id}", "echo")
+            .replace("{worker_id}", "w")
             .replace("{output}", "text")
             .replace("{name}", "echo" if "models" in path else "default")
         )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from penstock.errors import InvalidInput
 from penstock.jobs import State
+from penstock.observation.recent import RecentLine
+from penstock.storage.redis import workers
 from penstock.storage.redis.job_logs import store_lines
 from penstock.storage.redis.records import Outcome
 from tests.support.api_server import listening
@@ -16,6 +19,7 @@ from tests.support.service import Service
 
 pytestmark = pytest.mark.breadth
 
+STATE = workers.WorkerState("host", 1.0, ("default",), 1, "cpu", False, ())
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 HOOK = {"url": "http://files.test:80/hook"}
 
@@ -52,6 +56,27 @@ async def test_queues_are_shown_and_switched(service: Service, penstock: Shell) 
     assert "open" in (await penstock("queues", "show", "default")).out
     unknown = await penstock("queues", "pause", "nowhere")
     assert (unknown.code, unknown.out) == (3, "")
+
+
+async def test_the_log_of_a_worker_is_printed_by_the_names_of_the_worker(service: Service, penstock: Shell) -> None:
+    lines = [RecentLine(1.5, "info", "worker.ready"), RecentLine(2.0, "error", "job.failed job=acme/1\x1b[31m")]
+    for worker, host in (("w-one", "alpha"), ("w-two", "beta")):
+        await service.jobs.run(workers.report(worker, replace(STATE, host=host), lines, alive_s=600))
+
+    for name in ("w-one", "w-o", "alpha"):
+        shown = await penstock("logs", "--worker", name)
+        assert [line.split(maxsplit=1)[1] for line in shown.out.splitlines()] == [
+            "info      worker.ready", "error     job.failed job=acme/1\\x1b[31m",
+        ]  # fmt: skip
+    [first, _] = (await penstock("logs", "--worker", "alpha", "--json")).document()
+    assert (first["level"], first["text"]) == ("info", "worker.ready")
+    both = await penstock("logs", "--worker", "w-")
+    assert (both.code, both.out) == (2, "")
+    assert "w-one, w-two" in both.err
+    unknown = await penstock("logs", "--worker", "nobody")
+    assert (unknown.code, unknown.out) == (3, "")
+    assert "there is no worker 'nobody'" in unknown.err
+    assert (await penstock("logs")).code == 2
 
 
 async def test_a_purge_asks_before_it_cancels(service: Service, penstock: Shell) -> None:

@@ -30,6 +30,8 @@ from penstock.models import Limits, Model
 from penstock.processors.base import Output
 from penstock.processors.registry import Registry
 from penstock.processors.tables.reading import open_table
+from penstock.processors.tables.request import MAX_NAMED_COLUMNS, TabularRequest
+from penstock.processors.tables.tabular import Tabular
 from penstock.processors.testing import Finished, check_processor
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
@@ -339,3 +341,15 @@ def test_a_long_column_of_equal_texts_is_no_bomb(tmp_path: Path) -> None:
     path = tmp_path / "equal.parquet"
     pyarrow.parquet.write_table(pa.table({"a": ["the same text in each row"] * 3_000_000}), path)
     assert open_table(path, ",").rows == 3_000_000
+
+
+def test_the_schema_of_a_model_names_its_columns(net: Path) -> None:
+    columns = [{"name": "rain"}, {"name": "soil", "categories": ["sand", "clay"], "dtype": "int64"}]
+    table = Tabular(a_table_model(net, columns=columns, inputs="columns")).request.model_json_schema()["properties"][
+        "table"
+    ]
+    assert table["x-columns"] == [{"name": "rain"}, {"name": "soil", "words": ["sand", "clay"]}]
+    assert table["description"].endswith("column names: rain, soil")
+    assert table["x-suffixes"] == [".parquet", ".csv"]
+    many = a_table_model(net, columns=[{"name": f"c{n}"} for n in range(MAX_NAMED_COLUMNS + 1)])
+    assert Tabular(many).request is TabularRequest

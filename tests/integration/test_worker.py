@@ -16,6 +16,7 @@ from penstock.config import Settings
 from penstock.intake.media import upload_key
 from penstock.jobs import Job, JobKey, State, Submission
 from penstock.models import CatalogueEntry, Model
+from penstock.observation.recent import RecentLines
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore
@@ -140,7 +141,8 @@ def test_a_worker_tells_what_it_is_and_what_it_last_did_until_it_ends(valkey: Va
     store = JobStore.open(valkey.url)
     client = Client(store, open_store(settings.store_url, settings))
     pool = IOPool(3, ForkOptions(512 * 2**20, processors={"probe": "tests.support.probe_processor:Probe"}))
-    with open_worker(settings, store, catalogue=CATALOGUE, processing=pool) as worker:
+    recent = RecentLines()
+    with open_worker(settings, store, catalogue=CATALOGUE, processing=pool, recent=recent) as worker:
         client.wait(client.submit("told"))
 
         def told() -> bool:
@@ -153,7 +155,16 @@ def test_a_worker_tells_what_it_is_and_what_it_last_did_until_it_ends(valkey: Va
         assert (live.id, live.state.slots, live.state.draining) == (worker.slots.worker, 2, False)
         assert live.state.queues == ("default",)
         assert not {"broken", "nowhere", "unknown", "wrong"} & {model.name for model in live.state.models}
+
+        def logged(text: str) -> bool:
+            return [line.text for line in store.run(workers.recent_lines(live.id)) or ()] == [text]
+
+        recent.keep(None, "info", {"event": "told", "level": "info", "job": "acme/1"})
+        wait_for(lambda: logged("told job=acme/1"), "the worker does not report its log")
+        store.client.delete(f"penstock:workers:lines:{live.id}")  # as a Redis that was emptied
+        wait_for(lambda: logged("told job=acme/1"), "the worker does not report its log again")
     assert store.run(workers.living()) == ()
+    assert logged("told job=acme/1"), "the log of a worker that ended is gone"
     store.close()
 
 

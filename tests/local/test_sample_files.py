@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -30,6 +32,25 @@ def test_a_scene_has_the_size_that_is_asked_for(name: str, tmp_path: Path) -> No
     write_file(tmp_path / name, size_px=64)
     with rasterio.open(tmp_path / name) as scene:
         assert (scene.count, scene.height, scene.width) == (6, 64, 64)
+
+
+def test_the_samples_of_the_page_are_those_of_the_command(tmp_path: Path) -> None:
+    samples = Path(__file__).parents[2] / "api" / "ui" / "src" / "samples"
+    write_file(tmp_path / "scene.tif", size_px=96)
+    with rasterio.open(samples / "scene.tif") as one, rasterio.open(tmp_path / "scene.tif") as other:
+        assert np.array_equal(one.read(), other.read())
+        assert (one.profile, one.descriptions, one.tags()) == (other.profile, other.descriptions, other.tags())
+    write_file(tmp_path / "video.mp4")
+    shown = [
+        [frame.to_ndarray(format="rgb24") for frame in frames(folder / "video.mp4")] for folder in (samples, tmp_path)
+    ]
+    assert np.array_equal(*shown)
+    assert all(path.stat().st_size < 100_000 for path in samples.iterdir())
+
+
+def frames(path: Path) -> list[Any]:
+    with av.open(str(path)) as film:
+        return [frame.to_ndarray(format="rgb24") for frame in film.decode(video=0)]
 
 
 def test_pictures_are_pictures_and_numbers_are_float32(tmp_path: Path) -> None:

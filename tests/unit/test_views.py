@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.views import Shown, View, shown
+from penstock.views import Shown, View, found_nothing, shown
 
 LABELS = [{"id": 1, "label": "tabby cat", "score": 0.8}, {"id": 2, "label": "dog", "score": 0.1}]
 IMAGES = View("labels", "/images/*/labels", "image")
@@ -32,3 +32,24 @@ def test_items_have_what_their_form_promises() -> None:
     assert not Shown("vectors", "", [1.0]).fits
     assert Shown("vectors", "", [[1.0]]).fits
     assert Shown("rows", "", ["anything"]).fits
+
+
+def test_what_an_earlier_part_has_is_not_shown_again() -> None:
+    views = [View("labels", "/labels"), View("labels", "/windows/*/labels", "window")]
+    assert shown(views, {"labels": LABELS, "windows": [{"labels": LABELS}]}) == [Shown("labels", "", LABELS)]
+    two = shown(views, {"labels": LABELS, "windows": [{"labels": LABELS}, {"labels": LABELS}]})
+    assert [part.heading for part in two] == ["", "window 1", "window 2"]
+
+
+def test_an_object_is_shown_as_rows_of_its_members() -> None:
+    rows = [{"name": "count", "value": 3}, {"name": "box", "value": [1, 2]}]
+    assert shown([View("rows", "/of")], {"of": {"count": 3, "unit": None, "box": [1, 2]}}) == [Shown("rows", "", rows)]
+    assert shown([View("rows", "")], {"count": 3}) == [Shown("rows", "", rows[:1])]
+
+
+def test_views_of_empty_lists_alone_mean_that_nothing_was_found() -> None:
+    views = [View("boxes", "/objects"), View("rows", "/classes")]
+    assert found_nothing(views, {"objects": [], "classes": []})
+    assert not found_nothing(views, {"objects": [], "classes": [1]})
+    assert not found_nothing(views, {"width": 3})
+    assert not found_nothing([], {"objects": []})

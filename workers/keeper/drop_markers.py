@@ -134,7 +134,7 @@ class VersionRun:
             error = Canceled("the job was canceled: put the object there again to run it").report()
         artifacts = [{"name": a.name, "size_bytes": a.size_bytes, "sha256": a.sha256} for a in job.artifacts]
         report = error.to_json() if error else None
-        return self.marker(job.state.value, artifacts=artifacts, data=job.data, error=report)
+        return self.marker(job.state.value, artifacts=artifacts, text=job.text, data=job.data, error=report)
 
 
 @dataclass
@@ -164,8 +164,9 @@ class Markers:
         self._known = {key: marker for key, marker in self._known.items() if key in existing}
 
     def put(self, result: str, end: str, marker: Mapping[str, Any]) -> None:
-        """Write a marker."""
-        self.bucket.put_bytes(result + end, json.dumps(marker, indent=1).encode(), content_type="application/json")
+        """Write a marker, whose texts people read: other scripts are not escaped, only halves of characters are."""
+        document = json.dumps(marker, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
+        self.bucket.put_bytes(result + end, document, content_type="application/json")
 
     def withdraw(self, result: str, markers: Mapping[str, Marker]) -> None:
         """Delete an older version's artifacts and markers, so that none is taken for the new object's.

@@ -51,6 +51,13 @@ export function table(caption, heads, rows) {
   );
 }
 
+/** Return a square of a colour. */
+export function swatch(colour) {
+  const square = h("i", { class: "swatch" });
+  square.style.background = colour;
+  return square;
+}
+
 /** Return a section with a heading. */
 export function section(title, ...children) {
   const id = newId("section");

@@ -9,6 +9,7 @@ const VIEWS = {
   job: { title: "Job", scope: "read", load: () => import("./jobs/page.js") },
   submit: { title: "Submit", scope: "submit", load: () => import("./submit/view.js") },
   model: { title: "Model", scope: "read", load: () => import("./models/page.js") },
+  worker: { title: "Log of a worker", scope: "admin", load: () => import("./operate/worker_log.js") },
   operate: { title: "Operate", scope: null, load: () => import("./operate/view.js") },
 };
 const TABS = ["jobs", "submit", "operate"];

@@ -9,7 +9,7 @@ export const FINAL = new Set(["succeeded", "failed", "canceled", "expired"]);
 export const STATUSES = ["queued", "running", "canceling", "succeeded", "failed", "canceled", "expired"];
 
 export const number = (value) => NUMBER.format(value);
-export const precise = (value) => PRECISE.format(value);
+export const precise = (value) => (value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(3) : PRECISE.format(value));
 export const time = (text) => (text ? TIME.format(new Date(text)) : "");
 export const clock = (text) => (text ? CLOCK.format(new Date(text)) : "");
 

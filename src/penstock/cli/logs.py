@@ -1,7 +1,8 @@
-"""`penstock logs`: the lines that a job's processor and runner logged or printed."""
+"""`penstock logs`: the lines that a job's processor and runner logged or printed, and the log of a worker."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from penstock.cli.display import clock, err, out, print_json
-from penstock.cli.options import DEFAULT_URL, FOLLOWING_S, AsJson, JobId, Url, connect, interruptible
+from penstock.cli.options import DEFAULT_URL, FOLLOWING_S, AsJson, Url, connect, interruptible
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import JobLog, Line
+    from penstock.client.answers import JobLog, Line, WorkerLine
 
 #: Seconds between two reads of a running job's lines; workers store them with their heartbeats.
 EVERY_S = 1.0
@@ -22,14 +24,25 @@ T = TypeVar("T")
 
 
 def logs(
-    job_id: JobId,
+    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Id of the job.", show_default=False)] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            "--worker", metavar="NAME", help="Show the log of a worker: its id, the start of its id, or its host."
+        ),
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print further lines until the job ends; with --json one per line.")
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the processor and the runner of a job logged or printed."""
+    """Show what the processor and the runner of a job logged or printed; with --worker, the log of a worker."""
+    if (job_id is None) == (worker is None):
+        raise ConfigError("name a job, or a worker with --worker NAME")
+    if job_id is None:
+        _show_worker(url, str(worker), follow, as_json)
+        return
     with connect(url) as client:
         found = client.logs(job_id)
     if follow:
@@ -40,6 +53,43 @@ def logs(
     else:
         _show(found.lines, as_json=False)
         _show_cut(found)
+
+
+def _show_worker(url: str, name: str, follow: bool, as_json: bool) -> None:
+    """Print the latest log lines of a worker, and with `follow` further ones until Ctrl-C."""
+    with connect(url) as client:
+        found = _worker(client, name)
+        lines = client.worker_lines(found)
+        if as_json and not follow:
+            print_json([asdict(line) for line in lines])
+            return
+        _show_worker_lines(lines, as_json)
+    if follow:
+        with connect(url, patience_s=FOLLOWING_S) as client, interruptible("The worker continues."):
+            while True:
+                time.sleep(EVERY_S)
+                latest = client.worker_lines(found)
+                _show_worker_lines(added(lines, latest), as_json)
+                lines = latest
+
+
+def _worker(client: Client, name: str) -> str:
+    """Return the id of the one live worker that a name means; the name itself where no live worker fits."""
+    live = client.workers()
+    found = [each.id for each in live if each.host == name or each.id.startswith(name)]
+    if len(found) > 1:
+        raise ConfigError(f"{name!r} means {len(found)} workers: choose one of {', '.join(found)}")
+    return found[0] if found else name
+
+
+def _show_worker_lines(lines: Sequence[WorkerLine], as_json: bool) -> None:
+    from penstock.observation.log import plain
+
+    for line in lines:
+        if as_json:
+            print_json(asdict(line), indent=None)
+        else:
+            out.print(f"{clock(line.at)}  {line.level:<8}  {plain(line.text)}")
 
 
 def added(before: Sequence[T], now: Sequence[T]) -> Sequence[T]:

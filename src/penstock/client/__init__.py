@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         WebhookDelivery,
         WebhookEndpoint,
         Worker,
+        WorkerLine,
     )
     from penstock.client.async_client import AsyncClient
     from penstock.client.batch_operations import BatchOptions
@@ -56,7 +57,7 @@ __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
     "EndpointOptions", "Event", "Job", "JobFailed", "JobFilters", "JobLog", "JobOptions", "LineOutcome", "ModelInfo",
     "Page", "PenstockAPIError", "Queue", "Result", "StillRunning", "Try", "Unreachable", "UsageDay", "UsageReport",
-    "UsageSums", "WebhookDelivery", "WebhookEndpoint", "Worker",
+    "UsageSums", "WebhookDelivery", "WebhookEndpoint", "Worker", "WorkerLine",
 ]  # fmt: skip
 
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.

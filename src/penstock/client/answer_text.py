@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock.views import Shown, View, shown
+from penstock.views import Shown, View, found_nothing, shown
 
 #: Items of a part that are written out, and characters of a cell, at most.
 MAX_ITEMS, MAX_CELL = 20, 48
@@ -28,6 +28,8 @@ def answer_lines(text: str | None, data: Mapping[str, Any] | None, views: Sequen
         lines.append(f"... and {len(parts) - MAX_PARTS:,} more lists like these")
     if lines or not data:
         return lines
+    if found_nothing(views, data):
+        return ["nothing was found"]
     whole = json.dumps(data, indent=2, ensure_ascii=False).splitlines()
     cut = len(whole) - MAX_JSON_LINES
     return whole if cut <= 0 else [*whole[:MAX_JSON_LINES], f"... and {cut:,} more lines of JSON"]

@@ -265,6 +265,15 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLine:
+    """A log line of a worker."""
+
+    at: datetime
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
     """One attempt of a webhook delivery. `status` is the receiver's HTTP status, None without an answer."""
 

@@ -25,6 +25,7 @@ from penstock.client.answers import (
     UsageReport,
     WebhookDelivery,
     Worker,
+    WorkerLine,
 )
 from penstock.client.decoding import read
 from penstock.client.downloads import open_file, rename, require_place
@@ -144,6 +145,9 @@ class Operations:
 
     def workers(self) -> Flow[list[Worker]]:
         return self.values(Worker, "workers", "/v1/workers")
+
+    def worker_lines(self, worker_id: str) -> Flow[list[WorkerLine]]:
+        return self.values(WorkerLine, "lines", f"/v1/workers/{quote(worker_id)}/logs")
 
     def usage(self, **filters: object) -> Flow[UsageReport]:
         return self.value(UsageReport, "GET", "/v1/usage", query=protocol.query_of(filters))

@@ -33,6 +33,7 @@ from penstock.client.answers import (
     WebhookDelivery,
     WebhookEndpoint,
     Worker,
+    WorkerLine,
 )
 from penstock.client.batch_operations import BatchOperations, BatchOptions, OnBatch, OnLine, outcomes
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
@@ -338,6 +339,10 @@ class Client:
     def workers(self) -> list[Worker]:
         """Return the live workers, the oldest first."""
         return self._run(self._do.workers())
+
+    def worker_lines(self, worker_id: str) -> list[WorkerLine]:
+        """Return the latest log lines of a worker, the oldest first; needs the scope `admin`."""
+        return self._run(self._do.worker_lines(worker_id))
 
     def usage(
         self, *, first: date | str | None = None, last: date | str | None = None, model: str | None = None,

@@ -16,6 +16,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from penstock.observation.listening import pass_on
+from penstock.observation.recent import RecentLines
 
 HIDDEN = "[redacted]"
 
@@ -50,11 +51,13 @@ _TALKATIVE = (
 _ERRORS_ONLY = ("rasterio._env", "bitsandbytes")
 
 
-def configure(level: str = "info", *, stream: TextIO | None = None, as_text: bool = False) -> None:
+def configure(
+    level: str = "info", *, stream: TextIO | None = None, as_text: bool = False, recent: RecentLines | None = None
+) -> None:
     """Send every log line of this process, from Penstock and libraries, to `stream` (default: standard error).
 
     Text in a terminal, or with `as_text`; else one JSON object per line with `at`, `level` and `event`; libraries'
-    lines have `logger`.
+    lines have `logger`. `recent` keeps the latest lines.
     """
     out = stream if stream is not None else sys.stderr
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -66,6 +69,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, as_text: boo
         structlog.processors.format_exc_info,
         redact,
         pass_on,
+        *([] if recent is None else [recent.keep]),
     ]
     structlog.configure(
         processors=[*shared, _renderer(out, as_text)],

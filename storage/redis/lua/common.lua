@@ -55,7 +55,8 @@
 --                                              hash: queues, checked, rank:MODEL, entry:MODEL, note:MODEL
 -- penstock:workers                     hash    worker -> its state (JSON), for people; penstock:workers:seen zset by the
 --                                              end of its validity; penstock:workers:more:WORKER string: fields that
---                                              older releases reject in the state (JSON), expires
+--                                              older releases reject in the state (JSON), expires;
+-- penstock:workers:lines:WORKER        string  its latest log lines (JSON), expires an hour after its end
 -- penstock:workers:starts              string  number of reservations of starts so far (start_workers.lua)
 -- penstock:reserved                    zset    T/ID of reservations (jobs without a manifest) by their time
 -- penstock:tidied                      string  leftovers of the object store were deleted, expires

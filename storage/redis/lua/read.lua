@@ -70,6 +70,9 @@ function ops.logs()
   return { redis.call('LRANGE', jobkey(args.tenant, args.id) .. ':logs', 0, -1) }
 end
 
+-- worker -> its latest log lines (JSON) or false
+function ops.worker_lines() return redis.call('GET', P .. 'workers:lines:' .. args.worker) end
+
 -- tenant id -> {{delivery...}} | 0 unknown | 1 gone
 function ops.deliveries()
   local job, missing = find(args.tenant, args.id)

@@ -66,3 +66,9 @@ def test_what_a_view_promises_and_the_answer_does_not_keep_is_shown_as_rows() ->
     data = {"labels": ["cat", "dog"], "vectors": [1.5]}
     lines = answer_lines(None, data, [View("labels", "/labels"), View("vectors", "/vectors")])
     assert lines == ["   value", "0  cat", "1  dog", "   value", "0  1.5"]
+
+
+def test_empty_lists_are_said_in_words() -> None:
+    data = {"width": 640, "objects": []}
+    assert answer_lines(None, data, [View("boxes", "/objects")]) == ["nothing was found"]
+    assert answer_lines("", data, [View("boxes", "/objects")]) == ["nothing was found"]

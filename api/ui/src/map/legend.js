@@ -1,5 +1,5 @@
 // The legend: classes with names, areas and shares, each to be hidden; or the ramp of a quantity.
-import { h, newId } from "../dom.js";
+import { h, newId, swatch } from "../dom.js";
 import { area, number, precise } from "../words.js";
 import { RAMP } from "./layers.js";
 
@@ -14,12 +14,6 @@ export function classLegend(classes, change) {
     h("caption", {}, "Classes"),
     h("thead", {}, h("tr", {}, h("td", {}, h("span", { class: "unseen" }, "Shown")), h("th", { scope: "col" }, "Name"), h("th", { scope: "col" }, "Area"), h("th", { scope: "col" }, "Share"))),
     h("tbody", {}, rows));
-}
-
-export function swatch(colour) {
-  const square = h("i", { class: "swatch" });
-  square.style.background = colour;
-  return square;
 }
 
 /** Return the ramp of a quantity. */

@@ -1,7 +1,6 @@
 // The value under the pointer, or in the middle of the map when the keyboard moves it.
-import { h, fill } from "../dom.js";
+import { h, fill, swatch } from "../dom.js";
 import { precise } from "../words.js";
-import { swatch } from "./legend.js";
 
 /** Return the element; `current()` gives the shown layer with its raster and classes. */
 export function readout(map, place, current) {

@@ -3,24 +3,33 @@ import { kindOf, leading, resolve } from "../submit/schema.js";
 
 /** Texts of an example where the schema has none. */
 const TEXTS = ["A lagoon lies between the river and the sea.", "The train to the coast leaves at noon."];
-/** Key of a media field's schema: the endings of the names of its files. */
+/** Keys of a media field's schema: the endings of the names of its files, and the columns of its tables. */
 const SUFFIXES = "x-suffixes";
+const COLUMNS = "x-columns";
+/** Rows of a table. */
+const ROWS = 8;
 
-/** The files that the page makes, by the ending of their names, in order. */
-const MAKERS = { ".png": picture, ".wav": recording, ".txt": () => new Blob([TEXTS.join("\n")], { type: "text/plain" }) };
+/** The files that the page makes or has, by the ending of their names, in order. */
+const MAKERS = {
+  ".png": picture, ".wav": recording, ".csv": sheet, ".mp4": () => shipped("video.mp4"), ".tif": () => shipped("scene.tif"),
+  ".txt": () => new Blob([TEXTS.join("\n")], { type: "text/plain" }),
+};
 
 /**
  * Return the smallest useful input by a schema: `input` has the values, `files` the names of files that are made or
- * chosen, by field. Null where a field needs more than texts and files. Pure.
+ * chosen, by field, `columns` those of a table. Null where a field needs more than texts and files. Pure.
  */
 export function example(root) {
   const schema = resolve(root, root);
-  const found = { input: {}, files: {} };
+  const found = { input: {}, files: {}, columns: [] };
   for (const name of wanted(schema, root)) {
     const part = resolve(schema.properties[name], root);
     const inner = part.items ? resolve(part.items, root) : part;
     const kind = kindOf(inner);
-    if (kind === "media") found.files[name] = listed(part, [fileName(part, name)]);
+    if (kind === "media") {
+      found.columns = part[COLUMNS] ?? [];
+      found.files[name] = listed(part, [fileName(part, name)]);
+    }
     else if (part.examples) [found.input[name]] = part.examples;
     else if (kind === "text") found.input[name] = listed(part, texts(inner, part));
     else if (kind === "choice") found.input[name] = listed(part, [inner.enum[0]]);
@@ -53,15 +62,31 @@ function fileName(part, name) {
 }
 
 /** Return a file of the example; null for one that the page cannot make. */
-export async function made(name) {
-  const make = MAKERS[name.slice(name.lastIndexOf("."))];
-  if (!name.includes(".") || !make) return null;
-  const blob = await make();
+export async function made(name, columns) {
+  if (!isMade(name, columns)) return null;
+  const blob = await MAKERS[ending(name)](columns);
   return new File([blob], name, { type: blob.type });
 }
 
 /** Return true for a file that the page can make. */
-export const isMade = (name) => name.includes(".") && name.slice(name.lastIndexOf(".")) in MAKERS;
+export const isMade = (name, columns) => ending(name) in MAKERS && (ending(name) !== ".csv" || columns.length > 0);
+
+const ending = (name) => name.slice(name.lastIndexOf("."));
+
+/** Return a file that the page ships. */
+async function shipped(name) {
+  const answer = await fetch(name);
+  if (!answer.ok) throw new Error(`The page lacks its file ${name}.`);
+  return answer.blob();
+}
+
+/** Return a table with a model's columns, as CSV: numbers, or the words that a column may have. */
+function sheet(columns) {
+  const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
+  const value = (row, { words }, column) => (words ? quoted(words[(row + column) % words.length]) : (row + 1) * (column + 1));
+  const lines = Array.from({ length: ROWS }, (_, row) => columns.map((each, column) => value(row, each, column)).join(","));
+  return new Blob([[columns.map(({ name }) => quoted(name)).join(","), ...lines, ""].join("\n")], { type: "text/csv" });
+}
 
 /** Draw a hill with a house and a tree under a sky. */
 function picture() {

@@ -36,21 +36,21 @@ function tryIt(model, beside, signal) {
   beside.update({ model: model.name, input: all }, found.files);
   const wrong = h("p", { class: "problem", role: "alert", hidden: true });
   const run = h("button", { type: "button", class: "main", onclick: () => start(model, found, { run, wrong, signal }) }, "Run the example");
-  const missing = names.filter((each) => !isMade(each));
+  const missing = names.filter((each) => !isMade(each, found.columns));
   return section("Example",
     h("dl", { class: "facts" }, Object.entries(all).map(([name, value]) => h("div", {}, h("dt", {}, name), [value].flat().map((each) => h("dd", {}, String(each)))))),
     missing.length > 0
       ? h("p", {}, "A file of your own, or a synthetic one: ", missing.map((each) => h("code", {}, `penstock sample ${each}`)), " writes it. Then drop it into the form.")
-      : may("submit") && [names.length > 0 && h("p", { class: "quiet" }, "The page makes the file."), h("div", { class: "buttons" }, run), wrong]);
+      : may("submit") && [names.length > 0 && h("p", { class: "quiet" }, "The page brings the file: it is synthetic."), h("div", { class: "buttons" }, run), wrong]);
 }
 
-async function start(model, { input, files }, { run, wrong, signal }) {
+async function start(model, { input, files, columns }, { run, wrong, signal }) {
   run.disabled = true;
   wrong.hidden = true;
   try {
     const given = { ...input };
     for (const [name, value] of Object.entries(files)) {
-      const references = await Promise.all([value].flat().map(async (each) => upload(await made(each), () => {}, signal)));
+      const references = await Promise.all([value].flat().map(async (each) => upload(await made(each, columns), () => {}, signal)));
       given[name] = Array.isArray(value) ? references : references[0];
     }
     const job = await call("POST", "/v1/jobs", { body: { model: model.name, input: given }, signal });

@@ -1,6 +1,6 @@
 // The answer of a job: its JSON in the forms that the views of its model name. The same as `penstock.views` in Python.
 import { get } from "../api.js";
-import { h, table } from "../dom.js";
+import { h, swatch, table } from "../dom.js";
 import { number, precise } from "../words.js";
 
 /** Items of a part, and parts, that are shown. The rest is in the JSON. */
@@ -17,12 +17,24 @@ export async function viewsOf(model, signal) {
   }
 }
 
-/** Return the parts of the JSON that the views name: their form, their heading and their items. */
+/** Return the parts of the JSON that the views name: their form, their heading and their items; what an earlier part has is not shown again. */
 export function partsOf(views, data) {
-  return views.flatMap(({ form, at, each }) => found(data, at.split("/").slice(1), each, "")
+  const parts = views.flatMap(({ form, at, each }) => found(data, at.split("/").slice(1), each, "")
+    .map(({ heading, items }) => ({ heading, items: form === "rows" && isObject(items) ? members(items) : items }))
     .filter(({ items }) => Array.isArray(items) && items.length)
     .map((part) => ({ form, ...part })));
+  const same = (one, other) => one.form === other.form && JSON.stringify(one.items) === JSON.stringify(other.items);
+  return parts.filter((part, index) => part.heading || !parts.slice(0, index).some((earlier) => same(earlier, part)));
 }
+
+/** Return true where the views name only empty lists: a network that found no object, say. */
+export function foundNothing(views, data) {
+  const lists = views.flatMap(({ at, each }) => found(data, at.split("/").slice(1), each, "")).map(({ items }) => items).filter(Array.isArray);
+  return lists.length > 0 && lists.every((each) => !each.length);
+}
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const members = (value) => Object.entries(value).filter(([, each]) => each !== null).map(([name, each]) => ({ name, value: each }));
 
 function found(value, [step, ...steps], each, heading) {
   if (step === undefined) return [{ heading, items: value }];
@@ -65,7 +77,7 @@ function rows(items, caption) {
 
 function cell(name, value) {
   if (value === null || value === undefined) return "";
-  if (name === "colour") return h("span", { class: "swatch" }, value);
+  if (name === "colour") return h("span", {}, swatch(value), value);
   if (name === "box") return Object.values(value).map((side) => (typeof side === "number" ? Math.round(side) : JSON.stringify(side))).join(", ");
   if (typeof value === "number") return precise(value);
   return typeof value === "object" ? JSON.stringify(value) : String(value);

@@ -10,7 +10,8 @@ export async function view(job, files, signal, parts) {
   const data = job.output?.json ?? {};
   const things = parts.find(({ form, heading }) => form === "boxes" && !heading)?.items ?? [];
   const base = given.length === 1 && (things.length || made.some((file) => /mask/.test(file.name))) ? given[0] : null;
-  const rest = base ? made.filter((file) => !/^mask/.test(file.name)) : made.length ? made : given;
+  // The page draws the mask and the boxes over the image itself: the pictures of the same would repeat it.
+  const rest = base ? made.filter((file) => !/^(mask|overlay|annotated)\b/.test(file.name)) : made.length ? made : given;
   return [base && await overlay(base, made.find((file) => /^mask/.test(file.name)), things, data), rest.length > 0 && gallery(rest)];
 }
 

@@ -2,14 +2,18 @@
 import { get, reachable } from "../api.js";
 import { fill, h, section } from "../dom.js";
 import { FINAL } from "../words.js";
-import { answer, partsOf, viewsOf } from "./answer.js";
+import { answer, foundNothing, partsOf, viewsOf } from "./answer.js";
 import { partial } from "./partial.js";
 
-/** Viewers of files in order: the first whose `fits` is true shows them, before the answer if it is `first`. */
+const PICTURE = /\.(png|jpe?g|webp|gif)$/i;
+
+/** Viewers of files in order: the first whose `fits` is true shows them, before the answer if it is `first`: then it is the answer. */
 const VIEWERS = [
   { first: true, fits: (parts, files) => files.some(isRaster), load: () => import("../map/viewer.js") },
   { first: true, fits: (parts, files) => parts.some(({ form }) => form === "passages") && inputs(files, /\.(wav|flac|mp3|ogg|m4a|webm|opus|mp4)$/i).length > 0, load: () => import("./audio.js") },
-  { fits: (parts, files) => files.some((file) => /\.(png|jpe?g|webp|gif)$/i.test(file.name)), load: () => import("./image.js") },
+  { fits: (parts, files) => files.some((file) => file.kind === "artifact" && /\.(mp4|webm)$/i.test(file.name)), load: () => import("./video.js") },
+  { first: true, fits: (parts, files) => files.some((file) => file.kind === "artifact" && PICTURE.test(file.name)) && parts.length > 0 && parts.every(({ form }) => form === "rows"), load: () => import("./image.js") },
+  { fits: (parts, files) => files.some((file) => PICTURE.test(file.name)), load: () => import("./image.js") },
   { fits: (parts, files) => files.some((file) => /\.csv$/i.test(file.name) && file.kind === "artifact"), load: () => import("./rows.js") },
 ];
 
@@ -42,11 +46,13 @@ export function result(signal) {
     fill(title, "Result");
     const { links } = await get(`/v1/jobs/${job.id}/links`, { signal });
     const files = links.map((link) => ({ ...link, url: reachable(link.url) }));
-    const parts = job.output?.json ? partsOf(await viewsOf(job.model, signal), job.output.json) : [];
+    const views = job.output?.json ? await viewsOf(job.model, signal) : [];
+    const parts = partsOf(views, job.output?.json ?? {});
+    const nothing = !job.output?.text && foundNothing(views, job.output?.json ?? {});
     const viewer = VIEWERS.find((each) => each.fits(parts, files));
     const shown = viewer ? await (await viewer.load()).view(job, files, signal, parts) : null;
-    const said = [text(job), answer(parts)];
-    if (!signal.aborted) fill(inner, viewer?.first ? [shown, said] : [said, shown], raw(job, shown || parts.length));
+    const said = [text(job), nothing && h("p", {}, "Nothing was found."), answer(parts)];
+    if (!signal.aborted) fill(inner, viewer?.first ? [shown, said] : [said, shown], raw(job, shown || parts.length || nothing));
   }
 
   return {

@@ -38,19 +38,15 @@ function cli(request, files) {
 }
 
 function python(request, files) {
-  const words = [JSON.stringify(request.model)];
-  const rest = withoutFiles(request, files);
-  if (Object.keys(rest).length) words.push(literal(rest));
-  if (Object.keys(files).length) words.push(`files=${literal(files)}`);
-  if (request.metadata) words.push(`metadata=${literal(request.metadata)}`);
-  if (request.priority) words.push(`priority=${JSON.stringify(request.priority)}`);
+  const options = Object.fromEntries(Object.entries({ metadata: request.metadata, priority: request.priority }).filter(([, value]) => value));
+  const words = [JSON.stringify(request.model), literal({ ...files, ...withoutFiles(request, files) }), 'folder="result"'];
+  if (Object.keys(options).length) words.push(`options=${literal(options)}`);
   const key = session.key.open ? "" : ', api_key=os.environ["PENSTOCK_API_KEY"]';
   return `${key && "import os\n\n"}from penstock.client import Client
 
 with Client("${BASE}"${key}) as penstock:
-    job = penstock.submit(${words.join(", ")})
-    job = penstock.wait(job.id)
-    penstock.download(job, "result")`;
+    result = penstock.run(${words.join(", ")})
+    print(result)`;
 }
 
 function literal(value) {
@@ -61,8 +57,14 @@ function literal(value) {
   return JSON.stringify(value);
 }
 
+/** Return a command that prints the job with its answer; with files it sends a form. */
 function curl(request, files) {
   const key = session.key.open ? "" : " \\\n  -H \"Authorization: Bearer $PENSTOCK_API_KEY\"";
-  const uploads = Object.keys(files).length ? "# What is named media:// is uploaded already; POST /v1/uploads makes a place for another file.\n" : "";
-  return `${uploads}curl ${BASE}/v1/jobs${key} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(request))}`;
+  const start = `curl ${BASE}/v1/jobs${key} -H 'Prefer: wait=60'`;
+  if (!Object.keys(files).length) return `${start} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(request))}`;
+  const rest = withoutFiles(request, files);
+  const fields = { model: request.model, ...(Object.keys(rest).length ? { input: JSON.stringify(rest) } : {}),
+    ...(request.metadata ? { metadata: JSON.stringify(request.metadata) } : {}), ...(request.priority ? { priority: request.priority } : {}) };
+  const sent = Object.entries(files).flatMap(([name, value]) => [value].flat().map((file) => `${name}=@${file}`));
+  return [start, ...[...Object.entries(fields).map(([name, value]) => `${name}=${value}`), ...sent].map((each) => `-F ${quoted(each)}`)].join(" \\\n  ");
 }
