@@ -10,13 +10,38 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.functions.declaration import Audio as Audio
+    from penstock.functions.declaration import Boxes as Boxes
+    from penstock.functions.declaration import Field as Field
+    from penstock.functions.declaration import File as File
+    from penstock.functions.declaration import Image as Image
+    from penstock.functions.declaration import InvalidInput as InvalidInput
+    from penstock.functions.declaration import Labels as Labels
+    from penstock.functions.declaration import Pixels as Pixels
+    from penstock.functions.declaration import Progress as Progress
+    from penstock.functions.declaration import Table as Table
+    from penstock.functions.declaration import Tensor as Tensor
+    from penstock.functions.declaration import Text as Text
+    from penstock.functions.declaration import Vector as Vector
+    from penstock.functions.declaration import Video as Video
+    from penstock.functions.declaration import codec as codec
+    from penstock.functions.declaration import model as model
+    from penstock.functions.declaration import weights as weights
     from penstock.local.library import Engine as Engine
+
+#: Names that files of functions import.
+_OF_FUNCTIONS = frozenset({
+    "Audio", "Boxes", "Field", "File", "Image", "InvalidInput", "Labels", "Pixels", "Progress", "Table", "Tensor",
+    "Text", "Vector", "Video", "codec", "model", "weights",
+})  # fmt: skip
 
 __version__ = version("penstock")
 
 
 def __getattr__(name: str) -> object:
-    """Import `Engine` when it is first asked for: it brings what processors and models need."""
+    """Import what is asked for: `Engine` brings what processors and models need, functions nothing."""
+    if name in _OF_FUNCTIONS:
+        return getattr(import_module("penstock.functions.declaration"), name)
     if name == "Engine":
         return import_module("penstock.local.library").Engine
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -53,6 +53,12 @@ def _load_fake(model: Model) -> Runner:
     return load_fake(model)
 
 
+def _function() -> tuple[RunnerFactory, RunnerCheck]:
+    with requires("worker"):
+        from penstock.workers.engine.function.runner import check_function, load_function
+    return load_function, check_function
+
+
 def _load_lightgbm(model: Model) -> Runner:
     with requires("lightgbm"):
         from penstock.workers.engine.lightgbm_runner import load_lightgbm
@@ -232,6 +238,9 @@ def _of_torch(model: Model) -> Offers | None:
 
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
 FAKE = RunnerSpec(_load_fake, io_signatures=_FAKES, io_signatures_of=_of_fake)
+FUNCTION = RunnerSpec(
+    lambda model: _function()[0](model), lambda model: _function()[1](model), expected_bytes=lambda _model: 0
+)
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,

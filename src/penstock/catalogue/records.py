@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from penstock.catalogue.functions import function_records
 from penstock.errors import ConfigError
 from penstock.json_body import wrong_fields
 from penstock.models import Model
@@ -72,16 +73,16 @@ def read_catalogue(*paths: Path) -> Catalogue:
     """Read the shipped catalogue and then the given files; a later record replaces an earlier one of the same name.
 
     `package:MODULE/FILE` is a file inside an installed package.
-    A relative path as `source` starts at its catalogue's folder. An invalid record, or one that claims another model's
-    alias, is listed in `wrong`. Raises `ConfigError` for a file that cannot be read or is not TOML, or for a record
-    with an invalid name.
+    A relative path as `source` starts at its catalogue's folder. A Python file has a record for each of its models
+    (`functions.py`). An invalid record, or one that claims another model's alias, is listed in `wrong`. Raises
+    `ConfigError` for a file that cannot be read or is not TOML, or for a record with an invalid name.
     """
     records: dict[str, _Read] = {}
     shipped = files("penstock") / "catalogue" / "models.toml"
     for read in _parse("the shipped catalogue", shipped.read_text()):
         records[read.name] = read
     for path in map(_located, paths):
-        for read in _parse(str(path), _text(path)):
+        for read in _python(path) if path.suffix == ".py" else _parse(str(path), _text(path)):
             records.pop(read.name, None)  # keeps the order: names that are read later come later
             records[read.name] = read.in_folder(path.parent)
     found = _without_clashes(records.values())
@@ -137,6 +138,11 @@ def _text(path: Path) -> str:
         raise ConfigError(f"cannot read the catalogue {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the catalogue {path} is not UTF-8") from error
+
+
+def _python(path: Path) -> Iterator[_Read]:
+    for model in function_records(path):
+        yield _Read(f"{path}: {model.name!r}", model)
 
 
 def _parse(file: str, text: str) -> Iterator[_Read]:

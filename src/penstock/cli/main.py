@@ -59,6 +59,7 @@ from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
 from penstock.cli.samples import sample, sample_model
+from penstock.cli.serve import serve
 from penstock.cli.systemd import install_app
 from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover
@@ -89,7 +90,10 @@ app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(deliveries_app, name="deliveries")
 app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(tenants_app, name="tenants")
-app.command("run", epilog=EPILOG)(run)
+#: Fields of a model may be given as options: `--size 64`.
+_FIELDS_TOO = {"ignore_unknown_options": True}
+app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO)(run)
+app.command("serve", epilog=EPILOG)(serve)
 for _command in (upload, wait, download, logs, reproduce, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)

@@ -28,6 +28,29 @@ def parse_params(pairs: Iterable[str], schema: Mapping[str, Any]) -> dict[str, A
     return found
 
 
+def take_options(arguments: Sequence[str], schema: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Split arguments into those without options, and `--name value` or `--name=value` as `name=value`.
+
+    Raises `UsageProblem` for an option that is no field of the model.
+    """
+    fields = _fields(schema, schema)
+    rest, pairs, left = list[str](), list[str](), list(arguments)
+    while left:
+        word = left.pop(0)
+        if word == "-" or not word.startswith("-"):
+            rest.append(word)
+            continue
+        name, equals, value = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if word.startswith("---") or not word.startswith("--") or name not in fields:
+            known = ", ".join(f"--{field.replace('_', '-')}" for field in fields) or "none"
+            raise UsageProblem(f"there is no option {word.partition('=')[0]!r}; the model's options: {known}")
+        if not equals and not left:
+            raise UsageProblem(f"{word} needs a value")
+        pairs.append(f"{name}={value if equals else left.pop(0)}")
+    return rest, pairs
+
+
 def text_field(schema: Mapping[str, Any]) -> str | None:
     """Return the field for free text: the first one that accepts text and is neither media nor a choice."""
     return next((name for name, part in schema.get("properties", {}).items() if _takes_text(schema, part)), None)

@@ -19,7 +19,7 @@ import typer
 from penstock.cli.display import err, out, print_json, show_notes
 from penstock.cli.failures import problem
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
-from penstock.cli.params import assign_texts, means_texts, parse_params
+from penstock.cli.params import assign_texts, means_texts, parse_params, take_options
 from penstock.client.answer_text import answer_lines
 from penstock.client.answers import Event
 from penstock.client.file_fields import UsageProblem, assign_files
@@ -61,7 +61,11 @@ def run(
     catalogue: Catalogues = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a model here, without queue or server: penstock run csmask scene.tif --out result."""
+    """Run a model here, without queue or server: penstock run csmask scene.tif --out result.
+
+    A function of a Python file: penstock run thumbs.py:thumbnail photo.jpg --size 64.
+    """
+    model, catalogue = of_file(model, catalogue or [])
     use_huge_pages(os.environ)
     keep_to_cores(os.environ, cores(), physical_cores())
     from penstock.local.library import Engine
@@ -71,9 +75,10 @@ def run(
     configure(level, as_text=True)
     sys.excepthook = partial(_complain_of_processor, as_json)
     try:
-        with Engine(catalogue=catalogue or (), isolated=isolated, log_level=level) as engine:
+        with Engine(catalogue=catalogue, isolated=isolated, log_level=level) as engine:
             _, entry = engine.installation.servable(model)
-            document = _input(entry.input_schema, arguments or [], param or [], whole)
+            words, options = take_options(arguments or [], entry.input_schema)
+            document = _input(entry.input_schema, words, [*options, *(param or [])], whole)
             where = folder or Path(f"{entry.name}-result")
             with _View(streams=not as_json) as view:
                 result = engine.run(model, input=document, out=where, say=view.say, on_progress=view.progress)
@@ -94,6 +99,21 @@ def run(
         if as_json:
             print_json(problem(error), indent=None)
         raise typer.Exit(JOB_FAILED) from None
+
+
+def of_file(model: str, catalogue: list[Path]) -> tuple[str, list[Path]]:
+    """Return the name and the catalogues of a model that may be given as `FILE.py:NAME`, or as a file of one model."""
+    file, colon, name = model.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        file, name = model, ""
+    if not file.endswith(".py"):
+        return model, catalogue
+    from penstock.catalogue.functions import function_records
+
+    names = [record.name for record in function_records(Path(file))]
+    if not name and len(names) > 1:
+        raise UsageProblem(f"{file} has several models: name one, e.g. {file}:{names[0]} ({', '.join(names)})")
+    return name.lower() or names[0], [*catalogue, Path(file)]
 
 
 def _complain_of_processor(

@@ -1,0 +1,1 @@
+"""The processor `function`: decodes what a user's function takes, and encodes what it answers."""

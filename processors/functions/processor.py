@@ -1,0 +1,191 @@
+"""The processor `function`: prompts are calls of a user's function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.functions.nested import flat, nested
+from penstock.models import Limits, Model
+from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
+from penstock.processors.functions.codecs import AS_JSON, codec
+from penstock.processors.functions.request import FunctionRequest, request_class
+from penstock.processors.outputs import OUTPUTS
+from penstock.views import View
+
+#: Media types of files that answers become, by codec.
+_WRITTEN = {
+    "image": "image/png", "audio": "audio/wav", "video": "video/mp4", "table": "application/vnd.apache.parquet",
+    "tensor": "application/x-npy", "file": "application/octet-stream", "own": "application/octet-stream",
+}  # fmt: skip
+_VIEWS = {"labels": ("labels", "labels"), "boxes": ("boxes", "boxes"), "vector": ("vectors", "vectors")}
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class FunctionContext:
+    """A job's request, and what of its lines and text was told."""
+
+    request: FunctionRequest
+    items: int | None
+    lines: int = 0
+    text: int = 0
+    texts: list[str] = field(default_factory=list)
+
+
+class Function:
+    """A user's function, whose signature the model's record has in `options`."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        signature = model.options.get("signature")
+        if not isinstance(signature, Mapping):
+            raise InvalidInput(f"model {model.name!r} has no signature: name its Python file in `models`")
+        self._signature = signature
+        self.request = request_class(signature)
+        self.outputs = _outputs(signature)
+        self.views = tuple(_views(signature))
+
+    def pre_process(self, request: FunctionRequest, media: Media) -> Prepared[FunctionContext]:
+        """Return one prompt; for a function with batches, one for each item."""
+        first, given = self._signature["batched"], dict(request.arguments)
+        if first is None:
+            prompt = Prompt(flat({"arguments": self._decoded(given, media)}))
+            context = FunctionContext(request, None)
+            return Prepared(iter([prompt]), 1, 1, context, unit="calls", repeatable=self._model.cache)
+        items = given.pop(first)
+        shared = self._decoded(given, media)
+        prompts = (Prompt(flat({"arguments": shared, "item": self._one(first, item, media)})) for item in items)
+        context = FunctionContext(request, len(items))
+        return Prepared(prompts, len(items), len(items), context, unit="items", repeatable=self._model.cache)
+
+    def post_process(self, outputs: Iterator[Output], context: FunctionContext, sink: ArtifactSink) -> Result:
+        """Encode the answers; raise the function's error as the model's."""
+        answers = []
+        for output in outputs:
+            told = nested(output.data)
+            self._tell(told, context, sink)
+            if output.partial:
+                continue
+            if error := told.get("error"):
+                raise _raised(error)
+            answers.append(told["answer"])
+            context.texts.append(told["text"])
+            context.lines = context.text = 0
+        if context.items is None:
+            return _result(answers[0], context.texts[0], sink)
+        parts = [answer["parts"][""] for answer in answers]
+        several = len(parts) > 1
+        data = [_encoded(part, f"{part['codec']}-{at}" if several else "", sink) for at, part in enumerate(parts, 1)]
+        return Result(data={"answers": data})
+
+    def dummy(self, limits: Limits, folder: Path) -> Dummy:  # noqa: ARG002  (nobody knows a function's largest input)
+        """Raise: functions are not warmed up with made-up input."""
+        raise ProcessorFailed("functions have no request for a warm-up")
+
+    def _decoded(self, given: Mapping[str, Any], media: Media) -> dict[str, Any]:
+        found = dict[str, Any]()
+        for name, value in given.items():
+            if self._signature["parameters"][name]["list"] and value is not None:
+                found[name] = [self._one(name, one, media) for one in value]
+            else:
+                found[name] = self._one(name, value, media)
+        return found
+
+    def _one(self, name: str, value: Any, media: Media) -> Any:
+        kind = self._signature["parameters"][name]
+        if value is None or kind["codec"] == "json":
+            return value
+        return codec(kind["codec"]).decode(media.path(value), kind["options"], self._model.limits)
+
+    @staticmethod
+    def _tell(told: Mapping[str, Any], context: FunctionContext, sink: ArtifactSink) -> None:
+        """Print and say what is new: lines go to the job's log."""
+        for line in told["lines"][context.lines :]:
+            print(line)  # noqa: T201  (an IO process's output is the job's log)
+        context.lines = max(context.lines, len(told["lines"]))
+        if fresh := told["text"][context.text :]:
+            sink.say(fresh)
+            context.text = len(told["text"])
+
+
+def _result(answer: Mapping[str, Any], text: str, sink: ArtifactSink) -> Result:
+    """Return the result of a call: text, JSON, and files."""
+    if "parts" in answer:
+        parts = answer["parts"]
+        if list(parts) == [""]:
+            return _single(parts[""], text, sink)
+        names = {name: f"{part['codec']}-{name}" if name.isdigit() else name for name, part in parts.items()}
+        return Result(text=text or None, data={name: _encoded(part, names[name], sink) for name, part in parts.items()})
+    streamed = answer.get("stream") or answer.get("list") or []
+    several = len(streamed) > 1
+    answers = [
+        _encoded(part, f"{part['codec']}-{at}" if several and part["codec"] != "file" else "", sink)
+        for at, part in enumerate(streamed, 1)
+    ]
+    return Result(text=text or None, data={"answers": answers} if answers or not text else None)
+
+
+def _single(part: Mapping[str, Any], text: str, sink: ArtifactSink) -> Result:
+    value = part["value"]
+    if part["codec"] == "json":
+        if isinstance(value, str):
+            return Result(text=text + value)
+        if value is None:
+            return Result(text=text or None, data=None if text else {})
+        return Result(text=text or None, data=value if isinstance(value, dict) else {"answer": value})
+    if part["codec"] in _VIEWS:
+        name = _VIEWS[part["codec"]][1]
+        return Result(text=text or None, data={name: [value] if part["codec"] == "vector" else value})
+    return Result(text=text or None, data=_encoded(part, "", sink))
+
+
+def _encoded(part: Mapping[str, Any], name: str, sink: ArtifactSink) -> Any:
+    """Return the JSON of an answer or a part of it; files go to the sink."""
+    if part["codec"] in AS_JSON:
+        return {"labels": part["value"]} if part["codec"] == "labels" else part["value"]
+    return codec(part["codec"]).encode(sink, name, part["value"])
+
+
+def _raised(error: Mapping[str, Any]) -> Exception:
+    """Return a function's error as Penstock's; its place goes to the operator's log."""
+    if error["invalid"]:
+        return InvalidInput(str(error["detail"]))
+    log.error(
+        "function.failed", error=f"{error['type']}: {error['detail']}", place=error["place"], trace=error["trace"]
+    )
+    if error["wrong_answer"]:
+        return ProcessorFailed(f"the model failed: {error['detail']}")
+    return ProcessorFailed(f"the model failed: its function raised {error['type']}")
+
+
+def _outputs(signature: Mapping[str, Any]) -> tuple[OutputSpec, ...]:
+    found = []
+    for name, kind in signature["answers"].items():
+        written = _WRITTEN.get(kind["codec"])
+        if written is None:
+            found.append(OUTPUTS.spec(name or "answer", "the result", kind="json"))
+        else:
+            found.append(OutputSpec(name or kind["codec"], written, f"a file of the result ({kind['codec']})"))
+    return tuple(found)
+
+
+def _views(signature: Mapping[str, Any]) -> Iterator[View]:
+    """Yield the views that the types of the answer declare."""
+    batched = signature["batched"] is not None
+    for name, kind in signature["answers"].items():
+        if batched or kind["list"]:
+            yield View("labels", "/answers/*/labels", "item") if kind["codec"] == "labels" else View("rows", "/answers")
+        elif kind["codec"] in _VIEWS:
+            form, at = _VIEWS[kind["codec"]]
+            yield View(form, f"/{name}/{at}" if name and kind["codec"] == "labels" else f"/{name or at}")  # type: ignore[arg-type]
+        elif kind["codec"] == "table":
+            yield View("rows", f"/{name}/rows" if name else "/rows")
+        else:
+            yield View("rows", f"/{name or 'answer'}")

@@ -1,0 +1,205 @@
+"""The decorator of functions that are models, and the types of their annotations.
+
+`from penstock import model, Image, ...` gets them from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    from PIL.Image import Image as Image
+
+    Table = pa.Table
+    Tensor = npt.NDArray[Any]
+else:
+
+    class Image:
+        """An image, as Pillow has it: upright, RGB. A returned one is written as PNG."""
+
+    class Table:
+        """A table, as pyarrow has it (`pandas.DataFrame` and `polars.DataFrame` are annotations too)."""
+
+    class Tensor:
+        """A numpy array from a `.npy` file or a safetensors file of one tensor. A returned one is written as `.npy`."""
+
+
+#: The attribute of a decorated function or class.
+MARK = "__penstock__"
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of `model`."""
+
+    name: str | None = None
+    title: str | None = None
+    gpu: bool = False
+    max_batch: int = 1
+    concurrency: int = 1
+    network: bool | tuple[str, ...] = False
+    secrets: tuple[str, ...] = ()
+    timeout_s: int = 3600
+    memory_bytes: int | None = None
+    queue: str = "default"
+    cache: bool = False
+
+
+@overload
+def model(target: Target, /) -> Target: ...
+@overload
+def model(
+    *, name: str | None = None, title: str | None = None, gpu: bool = False, max_batch: int = 1, concurrency: int = 1,
+    network: bool | Sequence[str] = False, secrets: Sequence[str] = (), timeout_s: int = 3600,
+    memory_bytes: int | None = None, queue: str = "default", cache: bool = False,
+) -> Callable[[Target], Target]: ...  # fmt: skip
+
+
+def model(target: Any = None, /, **options: Any) -> Any:
+    """Make a function or class a model; the function itself stays as it is, to be called and tested.
+
+    * `name`: the model's name; by default the function's, in lower case.
+    * `title`: by default the docstring's first line.
+    * `gpu`: it needs a GPU.
+    * `max_batch`: up to so many items of several jobs go to one call: the first parameter is a list, and so is the
+      answer, in the same order.
+    * `concurrency`: so many calls of an `async` function at a time.
+    * `network`: `True`, or the hosts that it may call. By default it has no network.
+    * `secrets`: names of variables of the worker's environment that it gets. It gets no others.
+    * `timeout_s`: seconds that a job may run. `memory_bytes`: bytes that its process may take.
+    * `queue`: the queue of its jobs. `cache`: equal jobs of a tenant share one result.
+    """
+    for several in ("network", "secrets"):
+        if not isinstance(options.get(several, False), bool):
+            options[several] = tuple(options[several])
+    chosen = Options(**options)
+
+    def mark(marked: Any) -> Any:
+        setattr(marked, MARK, chosen)
+        return marked
+
+    return mark if target is None else mark(target)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Bounds and help of a parameter: `Annotated[int, Field(ge=16, le=1024, description="Side in pixels")]`."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """Makes an array an image: `Annotated[np.ndarray, Pixels()]` is uint8 (height, width, 3), RGB."""
+
+
+@dataclass(slots=True)
+class Audio:
+    """A recording, mixed into one channel. `Audio(rate=16000)` as an annotation resamples to 16 kHz.
+
+    A returned one is written as WAV.
+    """
+
+    #: float32 (samples,), from -1 to 1.
+    samples: npt.NDArray[np.float32] | Any = None
+    #: Samples in a second.
+    rate: int = 16_000
+
+
+@dataclass(slots=True)
+class Video:
+    """A video's pictures. `Video(fps=2)` as an annotation takes two a second. A returned one is written as MP4."""
+
+    #: uint8 (pictures, height, width, 3), RGB.
+    frames: npt.NDArray[np.uint8] | Any = None
+    #: Pictures in a second.
+    fps: float = 1.0
+
+
+@dataclass(slots=True)
+class File:
+    """A file, untouched. A returned one becomes a file of the result, with its name; so does a `pathlib.Path`."""
+
+    path: Path | str
+    media_type: str = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Yielded by a function: `done` of `total` is done."""
+
+    done: float
+    total: float
+
+
+class InvalidInput(Exception):
+    """Raised by a function for input that it cannot take: the job fails with this sentence, and is not tried again."""
+
+
+class Text(str):
+    """Yielded by a function: the next part of the answer's text."""
+
+    __slots__ = ()
+
+
+class Labels(dict[str, float]):
+    """Labels with scores; people see them best first."""
+
+
+class Boxes(list[dict[str, Any]]):
+    """Objects in an image: `{"label": ..., "score": ..., "box": [left, top, right, bottom]}`, in pixels."""
+
+
+class Vector(list[float]):
+    """An embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A type of one's own: how a file becomes a value of it, and how a value becomes a file."""
+
+    decode: Callable[[Path], Any]
+    encode: Callable[[Any, Path], object]
+    suffix: str = ".bin"
+    media_type: str = "application/octet-stream"
+
+
+#: Types of a file's own, with their codecs.
+CODECS: dict[type, Codec] = {}
+
+
+def codec(kind: type, *, suffix: str = ".bin", media_type: str = "application/octet-stream") -> Callable[[type], type]:
+    """Make a class with the functions `decode(path)` and `encode(value, path)` the codec of a type of one's own.
+
+    Both run in the model's process.
+    """
+
+    def register(functions: Any) -> Any:
+        CODECS[kind] = Codec(functions.decode, functions.encode, suffix, media_type)
+        return functions
+
+    return register
+
+
+def weights(name: str) -> Path:
+    """Return the path of a file that lies beside the caller's file; raise `FileNotFoundError`."""
+    path = Path(sys._getframe(1).f_code.co_filename).parent / name
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {name!r} beside the model's file: {path}")
+    return path

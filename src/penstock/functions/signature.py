@@ -1,0 +1,418 @@
+"""Signatures of functions: from annotations to JSON Schema, and to the codec of each parameter and answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import sys
+import types
+import typing
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union
+
+from penstock.functions import declaration as d
+
+#: Schema of a reference to a file of a job.
+_MEDIA = {"type": "string", "minLength": 1, "maxLength": 2048, "format": "media"}
+#: Codecs of types that other packages bring, by module and name.
+_FOREIGN: Mapping[tuple[str, str], str] = {
+    ("PIL", "Image"): "image", ("pyarrow", "Table"): "table", ("pandas", "DataFrame"): "table",
+    ("polars", "DataFrame"): "table", ("numpy", "ndarray"): "tensor",
+}  # fmt: skip
+_OURS: Mapping[type, str] = {
+    d.Image: "image", d.Audio: "audio", d.Video: "video", d.Table: "table", d.Tensor: "tensor",
+    d.File: "file", Path: "file", d.Labels: "labels", d.Boxes: "boxes", d.Vector: "vector",
+}  # fmt: skip
+#: Codecs of answers that are JSON: no parameter has them.
+_VIEWS = ("labels", "boxes", "vector")
+_PLAIN: Mapping[Any, Mapping[str, Any]] = {
+    str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
+    type(None): {"type": "null"}, Any: {}, list: {"type": "array"}, dict: {"type": "object"},
+}  # fmt: skip
+_BOUNDS = {
+    "ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum", "pattern": "pattern",
+}  # fmt: skip
+_STREAMS = (Iterator, Iterable, Generator, AsyncIterator)
+
+
+class Unservable(Exception):
+    """A function that cannot be a model, with file, line and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The meaning of one annotation: the codec of a value, a list of them, or JSON."""
+
+    codec: str = "json"
+    is_list: bool = False
+    #: Options of the codec: a sample rate, pictures a second, the type of an array or table.
+    options: Mapping[str, Any] = field(default_factory=dict)
+    #: The annotation of JSON, by which values are made.
+    annotation: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the kind as the service reads it."""
+        return {"codec": self.codec, "list": self.is_list, "options": dict(self.options)}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A function as a model."""
+
+    attribute: str
+    options: d.Options
+    target: Any
+    function: Callable[..., Any]
+    parameters: Mapping[str, Kind]
+    #: Kinds of the answers by name; one without a name for a single answer.
+    answers: Mapping[str, Kind]
+    #: It yields.
+    streams: bool
+    schema: Mapping[str, Any]
+
+    @property
+    def batched(self) -> str | None:
+        """The parameter whose items are those of several jobs; None where each job has a call of its own."""
+        return next(iter(self.parameters)) if self.options.max_batch > 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the signature as the service reads it."""
+        title, text = _help(self.target)
+        words = self.attribute.strip("_").replace("_", " ")
+        return {
+            "attribute": self.attribute,
+            "name": self.options.name or self.attribute.strip("_").lower(),
+            "title": self.options.title or title or words[:1].upper() + words[1:],
+            "description": text,
+            "parameters": {name: kind.to_json() for name, kind in self.parameters.items()},
+            "answers": {name: kind.to_json() for name, kind in self.answers.items()},
+            "batched": self.batched,
+            "streams": self.streams,
+            "schema": dict(self.schema),
+            **{name: getattr(self.options, name) for name in (
+                "gpu", "max_batch", "concurrency", "network", "secrets", "timeout_s", "memory_bytes", "queue", "cache",
+            )},
+        }  # fmt: skip
+
+
+def signatures(module: Any) -> list[Signature]:
+    """Return the models of an imported file, in its order; raise `Unservable`."""
+    marked = [
+        (name, value) for name, value in vars(module).items()
+        if d.MARK in getattr(value, "__dict__", {}) and getattr(value, "__module__", None) == module.__name__
+    ]  # fmt: skip
+    return [read_signature(name, value) for name, value in marked]
+
+
+def read_signature(attribute: str, target: Any) -> Signature:
+    """Read a decorated function or class; raise `Unservable`."""
+    options: d.Options = getattr(target, d.MARK)
+    function = getattr(target, "predict", None) if inspect.isclass(target) else target
+    if function is None:
+        raise Unservable(f"{_place(target)}: the class {attribute} has no method `predict`")
+    fail = _Fail(_place(function), attribute)
+    hints = _hints(function, fail)
+    parameters, required, properties, definitions = {}, [], {}, dict[str, Any]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if inspect.isclass(target) and name == "self":
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise fail(f"`*{name}` has no annotation per value: name each parameter")
+        if name not in hints:
+            raise fail(f"the parameter `{name}` has no annotation: write `{name}: str`, for instance")
+        reader = _Reader(name, fail, definitions)
+        parameters[name] = reader.kind(hints[name])
+        if parameters[name].codec in _VIEWS:
+            raise fail(f"`{name}`: {_said(hints[name])} is a type of answers: write `dict` or `list`")
+        properties[name] = reader.schema(hints[name])
+        if parameter.default is parameter.empty:
+            required.append(name)
+        else:
+            properties[name]["default"] = _plain_default(parameter.default, name, fail)
+    if "return" not in hints:
+        raise fail("the answer has no annotation: write `-> str`, for instance")
+    streams, answer = _streamed(hints["return"], fail)
+    schema = {
+        "type": "object", "properties": properties, "required": required, "additionalProperties": False,
+        **({"$defs": definitions} if definitions else {}),
+    }  # fmt: skip
+    found = Signature(attribute, options, target, function, parameters, _answers(answer, fail), streams, schema)
+    _check_batch(found, fail)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Fail:
+    """Makes the error of a function, with its place."""
+
+    place: str
+    attribute: str
+
+    def __call__(self, reason: str) -> Unservable:
+        return Unservable(f"{self.place}: {self.attribute}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the annotation of one parameter or answer."""
+
+    name: str
+    fail: _Fail
+    definitions: dict[str, Any]
+
+    def kind(self, annotation: Any) -> Kind:
+        """Return the kind of an annotation."""
+        base, extra = _split(annotation)
+        if found := _codec(base, extra):
+            return found
+        if typing.get_origin(base) in (list, Sequence, tuple) and (inner := typing.get_args(base)):
+            item = _codec(*_split(inner[0]))
+            if item is not None and (len(inner) == 1 or inner[1:] == (...,)):
+                return dataclasses.replace(item, is_list=True)
+        others = [one for one in _members(base) if one is not type(None)]
+        if len(others) == 1 and _codec(*_split(others[0])) is not None:
+            return self.kind(others[0])
+        return Kind(annotation=annotation)
+
+    def schema(self, annotation: Any) -> dict[str, Any]:
+        """Return the JSON Schema of an annotation."""
+        base, extra = _split(annotation)
+        found = self._of(base, extra)
+        for bound in extra:
+            found |= _bounds(bound, found)
+        return found
+
+    def _of(self, base: Any, extra: Sequence[Any]) -> dict[str, Any]:
+        if (known := _codec(base, extra)) and known.codec not in _VIEWS:
+            return {**_MEDIA, "x-codec": known.codec}
+        if base in _PLAIN:
+            return dict(_PLAIN[base])
+        origin, inner = typing.get_origin(base), typing.get_args(base)
+        if origin is Literal:
+            return {"enum": list(inner)}
+        if members := _members(base):
+            return {"anyOf": [self.schema(one) for one in members]}
+        if origin in (list, Sequence) or (origin is tuple and inner[1:] == (...,)):
+            return {"type": "array", "items": self.schema(inner[0])}
+        if origin is tuple:
+            parts = [self.schema(one) for one in inner]
+            return {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
+        if origin in (dict, Mapping) and inner[0] is str:
+            return {"type": "object", "additionalProperties": self.schema(inner[1])}
+        if inspect.isclass(base):
+            return self._of_class(base)
+        raise self._refused(base)
+
+    def _of_class(self, base: type) -> dict[str, Any]:
+        if issubclass(base, enum.Enum):
+            return {"enum": [one.value for one in base]}
+        if hasattr(base, "model_json_schema"):  # pydantic
+            written = base.model_json_schema(ref_template="#/$defs/{model}")
+            self.definitions.update(written.pop("$defs", {}))
+            return dict(written)
+        if dataclasses.is_dataclass(base):
+            hints = typing.get_type_hints(base, include_extras=True)
+            needed = [one.name for one in dataclasses.fields(base) if _is_needed(one)]
+            rows = {one.name: self.schema(hints[one.name]) for one in dataclasses.fields(base)}
+            return {"type": "object", "properties": rows, "required": needed, "additionalProperties": False}
+        raise self._refused(base)
+
+    def _refused(self, base: Any) -> Unservable:
+        instead = (
+            "a list"
+            if typing.get_origin(base) in (set, frozenset) or base in (set, frozenset)
+            else ("str, int, float, bool, list, dict, a dataclass, or a type of penstock such as Image or File")
+        )
+        return self.fail(f"`{self.name}: {_said(base)}` cannot be served: write {instead}")
+
+
+def build(annotation: Any, value: Any) -> Any:
+    """Make the value of an annotation from JSON that fits its schema."""
+    base, _ = _split(annotation)
+    origin, inner = typing.get_origin(base), typing.get_args(base)
+    if members := _members(base):
+        return _build_member(members, value)
+    if base is float and isinstance(value, int):
+        return float(value)
+    if origin in (list, Sequence):
+        return [build(inner[0], one) for one in value]
+    if origin is tuple:
+        kinds = [inner[0]] * len(value) if inner[1:] == (...,) else inner
+        return tuple(build(kind, one) for kind, one in zip(kinds, value, strict=True))
+    if origin in (dict, Mapping):
+        return {name: build(inner[1], one) for name, one in value.items()}
+    if not inspect.isclass(base):
+        return value
+    if issubclass(base, enum.Enum):
+        return base(value)
+    if hasattr(base, "model_validate"):
+        return base.model_validate(value)
+    if dataclasses.is_dataclass(base):
+        hints = typing.get_type_hints(base, include_extras=True)
+        return base(**{name: build(hints[name], one) for name, one in value.items()})
+    return value
+
+
+def _build_member(members: Sequence[Any], value: Any) -> Any:
+    """Make a value of the first member of a union that takes it."""
+    if value is None and type(None) in members:
+        return None
+    for member in members:
+        base, _ = _split(member)
+        kind = typing.get_origin(base) or base
+        try:
+            made = build(member, value)
+        except (TypeError, ValueError, AttributeError):
+            continue
+        if not inspect.isclass(kind) or isinstance(made, kind):
+            return made
+    return value
+
+
+def _codec(base: Any, extra: Sequence[Any]) -> Kind | None:
+    """Return the kind of an annotation that is a file of its own."""
+    if isinstance(base, d.Audio):
+        return Kind("audio", options={"rate": base.rate})
+    if isinstance(base, d.Video):
+        return Kind("video", options={"fps": base.fps})
+    if isinstance(base, types.ModuleType) and base.__name__ == "PIL.Image":
+        return Kind("image")
+    base = base if inspect.isclass(base) else typing.get_origin(base)
+    return _codec_of_class(base, extra) if inspect.isclass(base) else None
+
+
+def _codec_of_class(base: type, extra: Sequence[Any]) -> Kind | None:
+    if base in d.CODECS:
+        return Kind("own", options={"type": base.__name__}, annotation=base)
+    package = base.__module__.partition(".")[0]
+    found = _OURS.get(base) or _FOREIGN.get((package, base.__name__))
+    if found is None:
+        return None
+    if found == "tensor" and any(isinstance(one, d.Pixels) or one is d.Pixels for one in extra):
+        return Kind("image", options={"as": "numpy"})
+    if found == "table":
+        return Kind("table", options={"as": package if package in ("pandas", "polars") else "pyarrow"})
+    if found == "file":
+        return Kind("file", options={"as": "File" if base is d.File else "Path"})
+    return Kind(found)
+
+
+def _streamed(annotation: Any, fail: _Fail) -> tuple[bool, Any]:
+    """Return True and what a generator yields, or False and the answer."""
+    origin = typing.get_origin(annotation)
+    if origin not in _STREAMS:
+        return False, annotation
+    inner = typing.get_args(annotation)
+    if not inner:
+        raise fail("say what it yields: write `-> Iterator[Progress | Text]`, for instance")
+    kept = [one for one in _members(inner[0]) or (inner[0],) if one not in (d.Progress, d.Text, str)]
+    answer = inner[2] if origin is Generator and len(inner) == 3 and inner[2] is not type(None) else None
+    if answer is not None:
+        return True, answer
+    return True, list[Union[tuple(kept)]] if kept else type(None)  # type: ignore[misc]  # noqa: UP007
+
+
+def _answers(annotation: Any, fail: _Fail) -> dict[str, Kind]:
+    """Return the kinds of an answer: one, or those of a dataclass or tuple that holds files."""
+    base, _ = _split(annotation)
+    if dataclasses.is_dataclass(base) and inspect.isclass(base) and _codec(base, ()) is None:
+        hints = typing.get_type_hints(base, include_extras=True)
+        rows = {one.name: _Reader(one.name, fail, {}).kind(hints[one.name]) for one in dataclasses.fields(base)}
+        if any(kind.codec != "json" for kind in rows.values()):
+            return rows
+    inner = typing.get_args(base)
+    if typing.get_origin(base) is tuple and inner[1:] != (...,):
+        kinds = [_Reader(f"answer {at}", fail, {}).kind(one) for at, one in enumerate(inner, 1)]
+        if any(kind.codec != "json" for kind in kinds):
+            return {str(at): kind for at, kind in enumerate(kinds, 1)}
+    reader = _Reader("->", fail, {})
+    kind = reader.kind(annotation)
+    if kind.codec == "json":
+        reader.schema(annotation)  # refuses what is no JSON
+    return {"": kind}
+
+
+def _check_batch(found: Signature, fail: _Fail) -> None:
+    asynchronous = inspect.iscoroutinefunction(found.function) or inspect.isasyncgenfunction(found.function)
+    if found.options.concurrency > 1 and not asynchronous:
+        raise fail("`concurrency` is for `async def`; for several items in a call write `max_batch`")
+    if found.batched is None:
+        return
+    if found.streams:
+        raise fail("a generator has no batches: remove `max_batch`")
+    hints = _hints(found.function, fail)
+    for name, kind in ((found.batched, hints[found.batched]), ("->", hints["return"])):
+        if typing.get_origin(_split(kind)[0]) not in (list, Sequence):
+            raise fail(f"with `max_batch` the first parameter and the answer are lists, and `{name}` is none")
+
+
+def _hints(function: Any, fail: _Fail) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raw = getattr(function, "__annotations__", {})
+        if not any(isinstance(one, d.Audio | d.Video | types.ModuleType) for one in raw.values()):
+            raise fail(f"an annotation cannot be read: {error}") from error
+        hints = dict(raw)
+    return hints
+
+
+def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return an annotation without `Annotated`, and what `Annotated` adds."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        base, *extra = typing.get_args(annotation)
+        return base, tuple(extra)
+    return annotation, ()
+
+
+def _members(base: Any) -> tuple[Any, ...]:
+    return typing.get_args(base) if typing.get_origin(base) in (Union, types.UnionType) else ()
+
+
+def _bounds(bound: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of a `Field` of ours, of pydantic's, or of annotated-types."""
+    if isinstance(bound, str):
+        return {"description": bound}
+    found = dict[str, Any]()
+    for inner in (*getattr(bound, "metadata", ()), bound):
+        found |= {word: value for name, word in _BOUNDS.items() if (value := getattr(inner, name, None)) is not None}
+        for name, word in (("min_length", "min"), ("max_length", "max")):
+            if (value := getattr(inner, name, None)) is not None:
+                found[word + ("Items" if schema.get("type") == "array" else "Length")] = value
+    if text := getattr(bound, "description", None):
+        found["description"] = text
+    return found
+
+
+def _is_needed(one: Any) -> bool:
+    return one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+
+
+def _plain_default(value: Any, name: str, fail: _Fail) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if value is None or isinstance(value, str | int | float | bool | list | dict):
+        return value
+    raise fail(f"the default of `{name}` is no JSON: write `{name}: ... | None = None`")
+
+
+def _help(target: Any) -> tuple[str, str]:
+    """Return the first line and the rest of a docstring."""
+    text = inspect.getdoc(target) if target.__doc__ else ""
+    first, _, rest = (text or "").partition("\n")
+    return first.strip().rstrip("."), rest.strip()
+
+
+def _place(target: Any) -> str:
+    try:
+        _, line = inspect.getsourcelines(target)
+        return f"{Path(inspect.getsourcefile(target) or '?').name}:{line}"
+    except (OSError, TypeError):
+        return str(getattr(sys.modules.get(target.__module__), "__file__", "?"))
+
+
+def _said(annotation: Any) -> str:
+    return annotation.__name__ if inspect.isclass(annotation) else str(annotation).removeprefix("typing.")

@@ -1,0 +1,214 @@
+"""Values of a call in the model's process: from what IO processes decoded to Python's types, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.functions import declaration as d
+from penstock.functions.signature import Kind, build
+
+
+class WrongAnswer(Exception):
+    """An answer that is not what the function's annotation says."""
+
+
+def take(kind: Kind, value: Any) -> Any:
+    """Return the Python value of what an IO process decoded."""
+    if value is None and kind.codec != "json":
+        return None
+    if kind.is_list:
+        return [take(dataclasses.replace(kind, is_list=False), one) for one in value]
+    return _TAKE[kind.codec](kind, value) if kind.codec in _TAKE else build(kind.annotation, value)
+
+
+def give(value: Any, codec: str = "") -> dict[str, Any]:
+    """Return what an IO process encodes: the codec, and its value of JSON, arrays and bytes.
+
+    Without a codec, that of the value's type. Raises `WrongAnswer`.
+    """
+    codec = codec if codec and codec != "json" else _codec_of(value)
+    if codec == "own":
+        return _own(value)
+    if codec not in _GIVE:
+        return {"codec": "json", "value": plain(value)}
+    try:
+        return {"codec": codec, "value": _GIVE[codec](value)}
+    except (TypeError, ValueError, AttributeError, OSError) as error:
+        said = f"{type(value).__module__}.{type(value).__name__}"
+        raise WrongAnswer(f"an answer of the type {said} is not what the annotation says ({codec}): {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON; raise `WrongAnswer` for one that has no such form."""
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "model_dump"):  # pydantic
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # numpy, torch
+        return value.tolist()
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [plain(one) for one in value]
+    raise WrongAnswer(f"an answer of the type {type(value).__name__} is neither JSON nor a type of penstock")
+
+
+def _codec_of(value: Any) -> str:
+    if type(value) in d.CODECS:
+        return "own"
+    for kind, codec in ((d.Audio, "audio"), (d.Video, "video"), (d.File, "file"), (Path, "file"), (d.Labels, "labels"),
+                        (d.Boxes, "boxes"), (d.Vector, "vector")):  # fmt: skip
+        if isinstance(value, kind):
+            return codec
+    package, name = type(value).__module__.partition(".")[0], type(value).__name__
+    if package == "PIL":
+        return "image"
+    if (package, name) in (("pyarrow", "Table"), ("pandas", "DataFrame"), ("polars", "DataFrame")):
+        return "table"
+    return "tensor" if (package, name) == ("numpy", "ndarray") else "json"
+
+
+# In
+
+
+def _image(kind: Kind, pixels: Any) -> Any:
+    if kind.options.get("as") == "numpy":
+        return pixels
+    from PIL import Image
+
+    return Image.fromarray(pixels)
+
+
+def _audio(_kind: Kind, value: Mapping[str, Any]) -> d.Audio:
+    return d.Audio(value["samples"], value["rate"])
+
+
+def _video(_kind: Kind, value: Mapping[str, Any]) -> d.Video:
+    return d.Video(value["frames"], value["fps"])
+
+
+def _table(kind: Kind, data: bytes) -> Any:
+    import pyarrow as pa
+
+    table = pa.ipc.open_stream(data).read_all()
+    if kind.options["as"] == "pandas":
+        return table.to_pandas()
+    if kind.options["as"] == "polars":
+        import polars  # type: ignore[import-not-found,unused-ignore]  # of the model's environment
+
+        return polars.from_arrow(table)
+    return table
+
+
+def _file(kind: Kind, value: Mapping[str, Any]) -> Any:
+    path = Path(value["path"])
+    return d.File(path, value.get("media_type", "")) if kind.options.get("as") == "File" else path
+
+
+def _own_in(kind: Kind, value: Mapping[str, Any]) -> Any:
+    return d.CODECS[kind.annotation].decode(Path(value["path"]))
+
+
+_TAKE: Mapping[str, Any] = {
+    "image": _image, "audio": _audio, "video": _video, "table": _table,
+    "tensor": lambda _kind, array: array, "file": _file, "own": _own_in,
+}  # fmt: skip
+
+
+# Out
+
+
+def _pixels(value: Any) -> Any:
+    import numpy as np
+
+    if hasattr(value, "convert"):  # Pillow
+        mode = value.mode if value.mode in ("L", "RGB", "RGBA") else "RGBA" if "A" in value.mode else "RGB"
+        value = np.asarray(value.convert(mode))
+    array = np.asarray(value)
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+        raise ValueError(f"an image is uint8 (height, width[, 3 or 4]), not {array.dtype} {array.shape}")
+    return array
+
+
+def _samples(value: Any) -> dict[str, Any]:
+    import numpy as np
+
+    return {"samples": np.asarray(value.samples, np.float32), "rate": int(value.rate)}
+
+
+def _frames(value: Any) -> dict[str, Any]:
+    import numpy as np
+
+    frames = np.asarray(value.frames)
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
+        raise ValueError(f"a video's frames are uint8 (pictures, height, width, 3), not {frames.dtype} {frames.shape}")
+    return {"frames": frames, "fps": float(value.fps)}
+
+
+def _arrow(value: Any) -> bytes:
+    import pyarrow as pa
+
+    name = type(value).__module__.partition(".")[0]
+    if name == "pandas":
+        value = pa.Table.from_pandas(value, preserve_index=False)
+    elif name == "polars":
+        value = value.to_arrow()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, value.schema) as writer:
+        writer.write_table(value)
+    return bytes(sink.getvalue())
+
+
+def _tensor(value: Any) -> Any:
+    import numpy as np
+
+    if hasattr(value, "detach"):  # torch
+        value = value.detach().cpu().numpy()
+    return np.atleast_1d(np.asarray(value))
+
+
+def _written(value: Any) -> dict[str, Any]:
+    path = Path(value.path if isinstance(value, d.File) else value)
+    media_type = value.media_type if isinstance(value, d.File) else "application/octet-stream"
+    return {"name": path.name, "media_type": media_type, "bytes": path.read_bytes()}
+
+
+def _own(value: Any) -> dict[str, Any]:
+    import tempfile
+
+    codec = d.CODECS[type(value)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{type(value).__name__.lower()}{codec.suffix}"
+        codec.encode(value, path)
+        return {"codec": "file", "value": {**_written(path), "media_type": codec.media_type}}
+
+
+def _labels(value: Any) -> list[dict[str, Any]]:
+    rows = value.items() if isinstance(value, Mapping) else ((one["label"], one["score"]) for one in value)
+    found = [{"label": str(label), "score": float(score)} for label, score in rows]
+    return sorted(found, key=lambda row: -row["score"])
+
+
+def _boxes(value: Sequence[Any]) -> list[dict[str, Any]]:
+    return [
+        {**plain(one), "label": str(one["label"]), "score": float(one["score"]), "box": [float(x) for x in one["box"]]}
+        for one in value
+    ]
+
+
+def _vector(value: Any) -> list[float]:
+    return [float(one) for one in (value.tolist() if hasattr(value, "tolist") else value)]
+
+
+_GIVE: Mapping[str, Any] = {
+    "image": _pixels, "audio": _samples, "video": _frames, "table": _arrow, "tensor": _tensor, "file": _written,
+    "labels": _labels, "boxes": _boxes, "vector": _vector,
+}  # fmt: skip

@@ -1,0 +1,229 @@
+# ruff: noqa: T201  (what a model prints is its log)
+"""Functions of every kind that a model may be, and of those that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import enum
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+import penstock
+from penstock import Audio, Boxes, File, Image, Labels, Pixels, Progress, Table, Tensor, Text, Vector, Video
+
+
+@dataclass
+class Point:
+    x: float
+    y: float = 0.0
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Views:
+    small: Image
+    note: str
+
+
+class Grid:
+    """A type of one's own."""
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.rows = rows
+
+
+@penstock.codec(Grid, suffix=".grid", media_type="text/plain")
+class GridCodec:
+    @staticmethod
+    def decode(path: Path) -> Grid:
+        return Grid([[int(word) for word in line.split()] for line in path.read_text().splitlines()])
+
+    @staticmethod
+    def encode(grid: Grid, path: Path) -> None:
+        path.write_text("\n".join(" ".join(map(str, row)) for row in grid.rows))
+
+
+@penstock.model
+def plain(
+    a: int, b: float = 1.5, c: bool = False, d: Literal["x", "y"] = "x", e: list[int] | None = None,
+    p: Point | None = None, colour: Colour = Colour.RED,
+) -> dict[str, Any]:  # fmt: skip
+    """Echo what came.
+
+    With all kinds of JSON.
+    """
+    return {"a": a, "b": b, "c": c, "d": d, "e": e, "p": p and [type(p).__name__, p.x, p.y], "colour": colour.name}
+
+
+@penstock.model
+def thumbnail(image: Image, size: Annotated[int, penstock.Field(ge=16, le=1024)] = 128) -> Image:
+    """Shrink an image."""
+    return image.resize((size, size))
+
+
+@penstock.model(max_batch=8)
+class Brightness:
+    """Tell how bright images are."""
+
+    def load(self) -> None:
+        self.calls = 0
+
+    def predict(self, images: list[Image], top: int = 2) -> list[Labels]:
+        self.calls += 1
+        print("a call of", len(images))
+        bright = [float(np.asarray(image).mean()) / 255 for image in images]
+        return [Labels(list({"bright": one, "dark": 1 - one}.items())[:top]) for one in bright]
+
+
+@penstock.model(concurrency=16)
+async def slow(text: str, seconds: float = 0.0) -> str:
+    """Wait, and answer in capitals."""
+    await asyncio.sleep(seconds)
+    return text.upper()
+
+
+@penstock.model
+def simulate(years: int) -> Iterator[Progress | Text | File]:
+    """Yield progress, text and files."""
+    for year in range(years):
+        yield Progress(year, years)
+        yield Text(f"year {year} ")
+        Path(f"{year}.txt").write_text(str(year))
+        yield File(f"{year}.txt", "text/plain")
+
+
+@penstock.model
+def louder(audio: Audio(rate=8000), gain: float = 2.0) -> Audio:  # type: ignore[valid-type]
+    return Audio(audio.samples * gain, audio.rate)  # type: ignore[attr-defined]
+
+
+@penstock.model
+def backwards(video: Video(fps=2)) -> Video:  # type: ignore[valid-type]
+    return Video(video.frames[::-1], 2)  # type: ignore[attr-defined]
+
+
+@penstock.model
+def grey(image: Annotated[np.ndarray, Pixels()]) -> Annotated[np.ndarray, Pixels()]:
+    return np.repeat(image.mean(axis=2, keepdims=True), 3, 2).astype(np.uint8)
+
+
+@penstock.model
+def first_rows(table: Table, n: int = 2) -> Table:
+    return table.slice(0, n)
+
+
+@penstock.model
+def doubled(tensor: Tensor) -> Tensor:
+    return tensor * 2
+
+
+@penstock.model
+def transposed(grid: Grid) -> Grid:
+    return Grid([list(row) for row in zip(*grid.rows, strict=True)])
+
+
+@penstock.model
+def vector(text: str) -> Vector:
+    return Vector([len(text), 1.0])
+
+
+@penstock.model
+def boxes(image: Image) -> Boxes:
+    return Boxes([{"label": "all", "score": 1.0, "box": [0, 0, image.width, image.height]}])
+
+
+@penstock.model
+def views(image: Image) -> Views:
+    return Views(image.resize((8, 8)), image.mode)
+
+
+@penstock.model
+def size_of(path: Path) -> int:
+    return len(path.read_bytes())
+
+
+@penstock.model
+def divide(a: float, b: float) -> float:
+    print("dividing", a, b)
+    return a / b
+
+
+@penstock.model
+def refuse(text: str) -> str:
+    raise penstock.InvalidInput(f"{text!r} is no good")
+
+
+@penstock.model
+def crash(how: str) -> str:
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "exit":
+        os._exit(3)
+    if how == "abort":
+        os.abort()
+    if how == "hang":
+        time.sleep(1000)
+    return "alive"
+
+
+@penstock.model(max_batch=4)
+def fragile(words: list[str]) -> list[int]:
+    print("words:", *words)
+    if "bad" in words:
+        os.abort()
+    return [len(word) for word in words]
+
+
+@penstock.model
+def reach(port: int) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        return "connected"
+
+
+@penstock.model(network=["localhost"])
+def reach_this_machine(port: int) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        return "connected"
+
+
+@penstock.model(secrets=["GIVEN_SECRET"])
+def variables() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in ("GIVEN_SECRET", "OTHER_SECRET", "PENSTOCK_SECRET")}
+
+
+@penstock.model(memory_bytes=400 * 2**20)
+def hungry(megabytes: int) -> int:
+    held = bytearray(megabytes * 2**20)
+    held[::4096] = b"x" * len(held[::4096])
+    if megabytes > 400:
+        time.sleep(60)
+    return len(held)
+
+
+@penstock.model
+def chatty(lines: int) -> int:
+    for number in range(lines):
+        print(number)
+    return lines
+
+
+@penstock.model
+class Broken:
+    def load(self) -> None:
+        print("no weights here")
+        os.abort()
+
+    def predict(self, text: str) -> str:
+        return text

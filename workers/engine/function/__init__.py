@@ -1,0 +1,1 @@
+"""The runner `function`: a user's Python function in a process of its own."""

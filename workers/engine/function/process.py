@@ -1,0 +1,169 @@
+"""A model process: its start, its environment, and what is known of its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.errors import ModelUnavailable
+from penstock.functions.confinement import socket_filter
+from penstock.functions.wire import Closed, Wire, WireError
+
+#: Seconds that one send or receive may take once it has begun.
+_STALL_S = 30.0
+#: Last lines of a process that its end is told with.
+_LAST_LINES = 5
+#: Lines of one message that are logged.
+_MOST_LOGGED = 50
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: Variables of the worker's environment that a model process gets, and beginnings of such names.
+_NAMES = (
+    "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)  # fmt: skip
+_BEGINNINGS = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "XDG_", "TORCH_", "HF_HOME", "HF_HUB_")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+
+log = structlog.get_logger(__name__)
+
+
+class ModelProcess:
+    """A running model process, after `init` was sent."""
+
+    def __init__(self, model: str, file: Path, value: dict[str, Any], **init: Any) -> None:
+        """Start the process. `init` has its `attribute`; `value` its network and secrets."""
+        self._model = model
+        self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
+        ours, theirs = socket.socketpair()
+        self._pipe, out = os.pipe()
+        os.set_blocking(self._pipe, False)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "penstock.functions.child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                cwd=self._folder.name, env=_environment(value), start_new_session=True,
+            )  # fmt: skip
+        os.close(out)
+        ours.settimeout(_STALL_S)
+        self.wire = Wire(ours)
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._rest = b""
+        #: Reason for which the worker itself ended the process; empty if it did not.
+        self.killed_for = ""
+        network = value.get("network", False)
+        program = None if network else socket_filter()
+        hosts = list(network) if isinstance(network, list | tuple) else []
+        with suppress(Closed):
+            self.wire.send("init", {"filter": program}, file=str(file), hosts=hosts, parent=os.getpid(), **init)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def pipe(self) -> int:
+        """The descriptor of what the process writes to standard output and error past Python."""
+        return self._pipe
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory that the process holds; 0 if it has ended."""
+        with suppress(OSError, ValueError, IndexError):
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        return 0
+
+    def drain(self) -> None:
+        """Log what the process wrote past Python."""
+        with suppress(BlockingIOError, OSError):
+            while data := os.read(self._pipe, 65536):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                self._rest = self._rest[:4000]
+                self.log_lines([line.decode("utf-8", "replace")[:4000] for line in lines])
+
+    def log_lines(self, lines: list[str]) -> None:
+        """Write lines to the operator's log, and keep the last ones for the process's end."""
+        kept = [line for line in lines if line.strip()]
+        self._lines.extend(kept)
+        for line in kept[-_MOST_LOGGED:]:
+            log.info("model.line", model=self._model, line=line)
+        if len(kept) > _MOST_LOGGED:
+            log.info("model.lines_left_out", model=self._model, lines=len(kept) - _MOST_LOGGED)
+
+    def kill(self, reason: str) -> None:
+        """End the process at once, with all that it started."""
+        self.killed_for = self.killed_for or reason
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def end(self) -> str:
+        """Wait for the process's end and free what it had; return how it ended, with its last lines."""
+        self.wire.close()
+        if self._process.poll() is None:
+            try:
+                self._process.wait(1)
+            except subprocess.TimeoutExpired:
+                self.kill("")
+        code = self._process.wait()
+        self.kill("")  # what it started
+        self.drain()
+        with suppress(OSError):
+            os.close(self._pipe)
+        self._pipe = -1
+        self._folder.cleanup()
+        how = self.killed_for or (f"ended by {_signal(-code)}" if code < 0 else f"ended with the exit status {code}")
+        return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
+
+    def wait_ready(self) -> float:
+        """Wait until the model is loaded; return the seconds. Raise `ModelUnavailable`, and end the process, if not."""
+        while True:
+            try:
+                message = self._next()
+            except (Closed, WireError):
+                raise ModelUnavailable(f"the process of the model {self._model!r} {self.end()}") from None
+            if message["kind"] == "ready":
+                return float(message["load_s"])
+            if message["kind"] == "lines":
+                self.log_lines(message["value"])
+            if message["kind"] == "failed":
+                self.log_lines(message["trace"].splitlines())
+                self.end()
+                raise ModelUnavailable(failure(self._model, message))
+
+    def _next(self) -> dict[str, Any]:
+        """Return the next message, however long it takes to come: a model may load for minutes."""
+        while not select.select([self.wire], [], [], 0.2)[0]:
+            self.drain()
+        return self.wire.receive()
+
+
+def failure(model: str, message: dict[str, Any]) -> str:
+    """Return the sentence of a file or class that could not be loaded."""
+    if message["unservable"]:
+        return str(message["detail"])
+    place = f" ({message['place']})" if message["place"] else ""
+    return f"the model {model!r} raised {message['type']} while it was loaded: {message['detail']}{place}"
+
+
+def _environment(value: dict[str, Any]) -> dict[str, str]:
+    """Return the environment of a model process: no settings and no secrets but its own."""
+    wanted = (*_NAMES, *(_PROXIES if value.get("network") else ()), *value.get("secrets", ()))
+    found = {name: text for name, text in os.environ.items() if name in wanted or name.startswith(_BEGINNINGS)}
+    return {**found, "PYTHONUNBUFFERED": "1"}
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"the signal {number}"
