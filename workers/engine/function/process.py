@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,8 @@ from penstock.functions.wire import Closed, Wire, WireError
 _STALL_S = 30.0
 #: Last lines of a process that its end is told with.
 _LAST_LINES = 5
-#: Lines of one message that are logged.
-_MOST_LOGGED = 50
+#: Lines of one second that are logged, and reads of the pipe at a time.
+_MOST_LOGGED, _MOST_READS = 100, 64
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Variables of the worker's environment that a model process gets, and beginnings of such names.
 _NAMES = (
@@ -41,9 +43,14 @@ log = structlog.get_logger(__name__)
 class ModelProcess:
     """A running model process, after `init` was sent."""
 
-    def __init__(self, model: str, file: Path, value: dict[str, Any], **init: Any) -> None:
-        """Start the process. `init` has its `attribute`; `value` its network and secrets."""
+    def __init__(self, model: str, file: Path, value: dict[str, Any], *, within_s: float, **init: Any) -> None:
+        """Start the process. `init` has its `attribute`; `value` its network and secrets.
+
+        It may take `within_s` to load the model. Raises `OSError`.
+        """
         self._model = model
+        self._load_by = time.monotonic() + within_s
+        self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
@@ -73,9 +80,9 @@ class ModelProcess:
         return self._process.pid
 
     @property
-    def pipe(self) -> int:
-        """The descriptor of what the process writes to standard output and error past Python."""
-        return self._pipe
+    def files(self) -> list[Any]:
+        """The ends of the process's socket and output, to wait for."""
+        return [self.wire, self._pipe] if self._writes else [self.wire]
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory that the process holds; 0 if it has ended."""
@@ -86,7 +93,10 @@ class ModelProcess:
     def drain(self) -> None:
         """Log what the process wrote past Python."""
         with suppress(BlockingIOError, OSError):
-            while data := os.read(self._pipe, 65536):
+            for _ in range(_MOST_READS):
+                if not (data := os.read(self._pipe, 65536)):
+                    self._writes = False  # it has closed its output
+                    return
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 self._rest = self._rest[:4000]
                 self.log_lines([line.decode("utf-8", "replace")[:4000] for line in lines])
@@ -95,10 +105,13 @@ class ModelProcess:
         """Write lines to the operator's log, and keep the last ones for the process's end."""
         kept = [line for line in lines if line.strip()]
         self._lines.extend(kept)
-        for line in kept[-_MOST_LOGGED:]:
+        if (second := int(time.monotonic())) != self._second:
+            if self._logged > _MOST_LOGGED:
+                log.info("model.lines_left_out", model=self._model, lines=self._logged - _MOST_LOGGED)
+            self._second, self._logged = second, 0
+        for line in kept[: max(0, _MOST_LOGGED - self._logged)]:
             log.info("model.line", model=self._model, line=line)
-        if len(kept) > _MOST_LOGGED:
-            log.info("model.lines_left_out", model=self._model, lines=len(kept) - _MOST_LOGGED)
+        self._logged += len(kept)
 
     def kill(self, reason: str) -> None:
         """End the process at once, with all that it started."""
@@ -124,8 +137,12 @@ class ModelProcess:
         how = self.killed_for or (f"ended by {_signal(-code)}" if code < 0 else f"ended with the exit status {code}")
         return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
 
-    def wait_ready(self) -> float:
-        """Wait until the model is loaded; return the seconds. Raise `ModelUnavailable`, and end the process, if not."""
+    def wait_ready(self, stopped: Callable[[], bool] = lambda: False) -> float:
+        """Wait until the model is loaded; return the seconds.
+
+        Raises `ModelUnavailable`, and ends the process, if the model cannot be loaded or `stopped` returns True.
+        """
+        self._stopped = stopped
         while True:
             try:
                 message = self._next()
@@ -142,8 +159,12 @@ class ModelProcess:
 
     def _next(self) -> dict[str, Any]:
         """Return the next message, however long it takes to come: a model may load for minutes."""
-        while not select.select([self.wire], [], [], 0.2)[0]:
+        while self.wire not in select.select(self.files, [], [], 0.2)[0]:
             self.drain()
+            if time.monotonic() > self._load_by:
+                self.kill("was ended: it took too long to load (`timeout_s` of its decorator)")
+            elif self._stopped():
+                self.kill("was ended while it loaded")
         return self.wire.receive()
 
 

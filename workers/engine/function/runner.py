@@ -139,6 +139,8 @@ class FunctionRunner:
         failed = next((state.error for state in states if state.error is not None), None)
         if failed is not None:
             raise failed
+        if not self._driver.is_alive():
+            raise ProcessorFailed(f"the model {self._model.name!r} failed: its process could not be driven")
         if new := [state for state in states if state.call is None]:
             with self._lock:
                 for group in [new] if self._batched else [[state] for state in new]:
@@ -203,7 +205,7 @@ class FunctionRunner:
             os.close(self._signal)
 
     def _wait(self, process: ModelProcess | None) -> None:
-        files: list[Any] = [self._signal_read] + ([] if process is None else [process.wire, process.pipe])
+        files: list[Any] = [self._signal_read] + ([] if process is None else process.files)
         select.select(files, [], [], _PARTIALS_S if self._active else _LOOK_S)
         try:
             os.read(self._signal_read, 4096)
@@ -212,9 +214,9 @@ class FunctionRunner:
 
     def _started_again(self) -> ModelProcess | None:
         """Start the process after its end; a failure ends the calls that wait."""
-        process = self._start()
         try:
-            process.wait_ready()
+            process = self._start()
+            process.wait_ready(lambda: self._closing)
         except ModelUnavailable as error:
             self._fail_all(error)
             return None
@@ -225,7 +227,7 @@ class FunctionRunner:
         try:
             self._send(process)
             while select.select([process.wire], [], [], 0)[0]:
-                self._take(process.wire.receive(), process)
+                self._take_checked(process.wire.receive(), process)
                 self._send(process)
         except (Closed, WireError) as error:
             if isinstance(error, WireError):
@@ -240,10 +242,10 @@ class FunctionRunner:
         while self._queue and (not self._active or not (self._batched or self.max_batch == 1)):
             with self._lock:
                 call = self._queue.popleft()
-                if call.dropped:
-                    self._finish(call)
-                    continue
                 self._active[call.number] = call
+            if call.dropped:
+                self._finish(call)
+                continue
             first = call.states[0].value
             try:
                 if self._batched:
@@ -253,6 +255,13 @@ class FunctionRunner:
                     process.wire.send("call", {"arguments": first["arguments"]}, id=call.number)
             except TypeError as error:
                 self._fail(call, ProcessorFailed(f"the model {self._model.name!r} failed: {error}"))
+
+    def _take_checked(self, message: Mapping[str, Any], process: ModelProcess) -> None:
+        """Take a message; raise `WireError` for one without what its kind needs."""
+        try:
+            self._take(message, process)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise WireError(f"a message `{message['kind']}` that is not complete") from error
 
     def _take(self, message: Mapping[str, Any], process: ModelProcess) -> None:
         call = self._active.get(message.get("id") or 0)
@@ -344,7 +353,16 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
     """Return how a model's process is started."""
     signature = model.options["signature"]
     given = {"network": signature["network"], "secrets": signature["secrets"]}
-    return lambda: ModelProcess(model.name, Path(model.source), given, attribute=signature["attribute"])
+
+    def start() -> ModelProcess:
+        try:
+            return ModelProcess(
+                model.name, Path(model.source), given, within_s=signature["timeout_s"], attribute=signature["attribute"]
+            )
+        except OSError as error:
+            raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error
+
+    return start
 
 
 def load_function(model: Model) -> Runner:
