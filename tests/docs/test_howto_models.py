@@ -52,6 +52,20 @@ def test_serve_a_model(shell: Shell) -> None:
     assert '"max_items":1000' in (shell.folder / "minilm.json").read_text()
 
 
+def test_serve_your_function(shell: Shell) -> None:
+    Image.new("RGB", (40, 30), "red").save(shell.folder / "photo.jpg")
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 3))
+    shapes = ({0: torch.export.Dim.AUTO},)
+    exported = torch.export.export(network, (torch.zeros(2, 3, 64, 64),), dynamic_shapes=shapes)
+    torch.export.save(exported, shell.folder / "flowers.pt2")
+    for block in blocks("serve-your-function.md"):
+        if block.language in ("bash", "python"):
+            shell.take(block)
+    with Image.open(shell.folder / "small" / "image.png") as image:
+        assert image.size == (64, 64)
+    assert (shell.folder / "years" / "years.csv").read_text() == "0\n1\n2"
+
+
 def test_rank_and_classify_texts(shell: Shell) -> None:
     for block in blocks("rank-and-classify-texts.md"):
         if block.language != "toml" or block.title:  # the record of a published model is fetched from the hub
