@@ -202,3 +202,30 @@ def test_a_note_of_some_scenes_names_them_and_one_of_all_stands_once(tmp_path: P
 def test_two_bands_of_one_meaning_are_not_chosen_between() -> None:
     with pytest.raises(InvalidInput, match="2 bands named 'blue'"):
         selected(["Bleu", "Blau", "green", "red", "nir", "swir1", "swir2"])
+
+
+CODES = ("B2", "B3", "B4", "B8", "B8A", "B11", "B12")
+
+
+@pytest.mark.parametrize("record", ["csmask", *SIX_BANDED])
+@pytest.mark.parametrize(
+    "names",
+    [
+        CODES,
+        *([form.format(code) for code in CODES] for form in ("0_{}", "{}_median", "S2_{}", "{}_20m", "Band {}")),
+        ["Blue", "Green", "Red", "NIR", "Narrow NIR", "SWIR 1", "SWIR 2"],
+        ["Blue", "Green", "Red", "NIR (842 nm)", "NIR (865 nm)", "SWIR 1", "SWIR 2"],
+        ["blue", "green", "red", "nir", "nir08", "swir16", "swir22"],
+    ],
+)
+def test_the_narrow_near_infrared_is_chosen_however_it_is_written(record: str, names: list[str]) -> None:
+    needed = SIX if record == "csmask" else ready(record)
+    for given, expected in ((names, [1, 2, 3, 5, 6, 7]), (names[::-1], [7, 6, 5, 3, 2, 1])):
+        found = select_bands(needed, named(*given), None)
+        assert ([band.index for band in found.bands], found.notes) == (expected, ())
+
+
+def test_the_codes_of_a_record_say_which_near_infrared_it_prefers() -> None:
+    narrow, broad = ([Band(name="nir", synonyms=codes, mean=0, std=1)] for codes in (("B8A", "B08"), ("B08", "B8A")))
+    for names in (["0_B8", "0_B8A"], ["NIR", "Narrow NIR"]):
+        assert (selected(names, narrow), selected(names, broad)) == ([2], [1])

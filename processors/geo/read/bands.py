@@ -52,6 +52,11 @@ class NeededBand:
         """Common names of the band, best first."""
         return tuple(dict.fromkeys(kind for name in self.names for kind in self.kinds_of(name)))
 
+    @cached_property
+    def coded(self) -> tuple[str, ...]:
+        """Common names that the codes among the names have, best first."""
+        return tuple(kinds[0] for name in self.names if find_code(name) and (kinds := self.kinds_of(name)))
+
     def kinds_of(self, name: str) -> tuple[str, ...]:
         """Return the common names of one of the band's names; of a code, those of the band or of the model's sensor."""
         if found := named_kinds(name):
@@ -122,9 +127,12 @@ def find_places(
 ) -> tuple[str, tuple[int, ...]]:
     """Return the places of the scene's bands that a model's band names or means, and the name; none if there is none.
 
-    Names come first, in their order, then common names.
+    Names come first, in their order, then common names. A model's band that may be a broad or a narrow one is that of
+    its first code, such as B8A, however the scene writes its names.
     """
     pairs = list(enumerate(zip(present, identities, strict=True)))
+    if len(need.kinds) > 1:
+        pairs = [pair for pair in pairs if need.coded and pair[1][1].kinds[:1] == need.coded[:1]] or pairs
     for name in need.names:
         if places := tuple(at for at, (band, known) in pairs if need.names_band(name, band, known)):
             return name, places
@@ -235,7 +243,7 @@ def _notes(used: Sequence[tuple[NeededBand, SceneBand, Identity]]) -> Iterable[s
         yield f"The bands have no names. By the file's name, their order is that of {product}."
     for need, band, one in used:
         wanted = need.kinds[0] if need.kinds else ""
-        broader = wanted not in one.kinds and broad_kinds([wanted]) & set(one.kinds)
+        broader = not {wanted, *need.coded} & set(one.kinds) and broad_kinds([wanted]) & set(one.kinds)
         if broader and one.origin != "name" and not _named(need, band, one):
             yield f"The band {wanted} is not in the scene; {_shown(band, one)} was used as {need.band.name}."
 

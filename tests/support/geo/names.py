@@ -120,6 +120,10 @@ def _short(codes: Mapping[str, str]) -> dict[str, str]:
     return {code.replace("B0", "B"): kind for code, kind in codes.items()}
 
 
+def _renamed(form: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {form.format(name): kind for name, kind in names.items()}
+
+
 def _six(codes: Mapping[str, str]) -> dict[str, str]:
     return {code: kind for code, kind in codes.items() if code in ("B02", "B03", "B04", "B8A", "B11", "B12")}
 
@@ -208,6 +212,9 @@ def _exports() -> list[Case]:
         # LANDSAT_LC09_C02_T1_L2, LANDSAT_LT05_C02_T1_L2, NASA_HLS_HLSL30_v002, MODIS_061_MCD43A4
         stack(gee, "Sentinel-2, all bands", _reversed(_short(SENTINEL_2))),
         stack(gee, "Sentinel-2, six bands", _reversed(_short(_six(SENTINEL_2)))),
+        # https://developers.google.com/earth-engine/apidocs/ee-imagecollection-tobands and ee-imagecollection-median
+        stack(gee, "Sentinel-2 after `toBands` (`0_B12`)", _renamed("0_{}", _reversed(_short(SENTINEL_2)))),
+        stack(gee, "Sentinel-2 after a median (`B12_median`)", _renamed("{}_median", _reversed(_short(SENTINEL_2)))),
         stack(gee, "Landsat 8, 9 (`SR_B7` to `SR_B2`)", _reversed(_numbered("SR_B", OLI))),
         stack(gee, "Landsat 4 to 7 (`SR_B7` to `SR_B1`)", _reversed(_numbered("SR_B", TM))),
         stack(gee, "HLS L30, `HLSL30` in the file's name", _reversed(_numbered("B", OLI)), "HLSL30_2023.tif"),
@@ -238,6 +245,10 @@ def _exports() -> list[Case]:
         stack("any", "`Red (665 nm)`", {
             "Red (665 nm)": "red", "Green (560 nm)": "green", "Blue (490 nm)": "blue", "NIR (865 nm)": "nir08*",
             "SWIR (1610 nm)": "swir16", "SWIR (2190 nm)": "swir22",
+        }),
+        stack("any", "`NIR` and `Narrow NIR`", {
+            "SWIR 2": "swir22", "SWIR 1": "swir16", "NIR": "nir", "Narrow NIR": "nir08", "Red": "red", "Green": "green",
+            "Blue": "blue",
         }),
         stack("any", "words unknown", dict(zip(("un", "deux", "trois", "quatre", "cinq", "six"), SIX, strict=True))),
     ]  # fmt: skip
