@@ -55,6 +55,12 @@ def selected(names: Sequence[str | None], needed: Sequence[Band] = SIX) -> list[
           "Band 7 (2.2200 um)"], [1, 2, 3, 4, 5, 6]),
         # words beside codes that mean something else on another sensor
         (["B2 - Blue", "B3 - Green", "B4 - Red", "B5 - NIR", "B6 - SWIR 1", "B7 - SWIR 2"], [1, 2, 3, 4, 5, 6]),
+        # Digital Earth Australia: Sentinel-2 has no swir_1 (collection 3, barest earth), Landsat has swir_1 and swir_2
+        (["nbart_swir_3", "nbart_swir_2", "nbart_nir_2", "nbart_red", "nbart_green", "nbart_blue"], [6, 5, 4, 3, 2, 1]),
+        (["s2be_blue", "s2be_green", "s2be_red", "s2be_nir_2", "s2be_swir_2", "s2be_swir_3"], [1, 2, 3, 4, 5, 6]),
+        (["nbart_swir_2", "nbart_swir_1", "nbart_nir", "nbart_red", "nbart_green", "nbart_blue"], [6, 5, 4, 3, 2, 1]),
+        # MODIS by words and wavelengths
+        (["Red", "NIR", "Blue", "Green", "SWIR1 (1240 nm)", "SWIR2 (1640 nm)", "SWIR3 (2130 nm)"], [3, 4, 1, 2, 6, 7]),
         # Sentinel-2 of Google Earth Engine, all twelve: B8A before B08, as in the record
         (["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B11", "B12"], [2, 3, 4, 9, 11, 12]),
     ],
@@ -75,6 +81,11 @@ def test_what_a_name_says_decides_and_not_the_order(names: list[str], expected: 
         (["un", "deux", "trois", "quatre", "cinq", "six"], r'such as "bands": \[1, 2, 3, 4, 5, 6\]'),
         (["B1", "B2", "B3", "B4", "B5", "B6"], "No band matches the name of"),
         (["blue", "green", "red", "nir", "QA_swir1", "swir2"], "No band matches the name of swir16"),
+        (["Red", "NIR", "Blue", "Green", "SWIR1", "SWIR2", "SWIR3"], "of swir16, swir22. Sensors number short-wave"),
+        (["SWIR3", "SWIR2", "NIR", "Red", "Green", "Blue"], "so SWIR3, SWIR2 do not say enough"),
+        (["Red", "NIR", "Blue", "Green", "SWIR1 (1240 nm)", "SWIR2"], "No band matches the name of swir16"),
+        (["nbart_blue", "nbart_green", "nbart_red", "nir", "swir16", "nbart_swir_2"], "so nbart_swir_2 do"),
+        (["Blue", "Green", "Red", "NIR2", "SWIR 1", "SWIR 2"], "No band matches the name of nir."),  # WorldView: 950 nm
         (["blue", "green", "red", "nir (665 nm)", "swir1", "swir2"], "No band matches the name of nir"),
         ([None, None, "red", None, None, None], "No band matches the name of blue, green, nir"),
     ],
@@ -229,3 +240,38 @@ def test_the_codes_of_a_record_say_which_near_infrared_it_prefers() -> None:
     narrow, broad = ([Band(name="nir", synonyms=codes, mean=0, std=1)] for codes in (("B8A", "B08"), ("B08", "B8A")))
     for names in (["0_B8", "0_B8A"], ["NIR", "Narrow NIR"]):
         assert (selected(names, narrow), selected(names, broad)) == ([2], [1])
+
+
+@pytest.mark.parametrize(
+    ("names", "line", "missing"),
+    [
+        (
+            ["Red", "NIR", "Blue", "Green", "SWIR1", "SWIR2", "SWIR3"],
+            '[3, 4, 1, 2, "?", "?"]',
+            "numbers of swir16, swir22",
+        ),
+        (["far", "swir16", "nir", "red", "green", "blue"], '[6, 5, 4, 3, 2, "?"]', "number of swir22"),
+        (["B7", "B5", "x", "z", "y", "q"], '["?", "?", "?", "?", "?", "?"]', "numbers of blue, green, red, nir"),
+    ],
+)
+def test_the_line_to_add_has_the_bands_that_were_found(names: list[str], line: str, missing: str) -> None:
+    with pytest.raises(MissingBands) as refused:
+        selected(names)
+    assert f'"bands": {line} (on the command line' in refused.value.detail
+    assert refused.value.detail.partition("), with the ")[2].startswith(missing)
+    with pytest.raises(MissingBands, match=r"names '\?', which is not in the scene"):
+        select_bands(SIX, named(*names), json.loads(line))
+
+
+def test_a_record_that_numbers_three_bands_finds_them_by_its_own_names() -> None:
+    needed = [Band(name=f"SWIR{number}", mean=0, std=1) for number in (1, 2, 3)]
+    assert selected(["SWIR3", "SWIR1", "NIR", "SWIR2"], needed) == [2, 4, 1]
+
+
+def test_numbered_files_of_short_wave_infrared_are_read_like_bands(tmp_path: Path) -> None:
+    words = ("blue", "green", "red", "nir", "swir1", "swir2", "swir3")
+    with pytest.raises(MissingBands, match="No band matches the name of swir16, swir22"):
+        opened({"files": files(tmp_path, *(f"modis_scene_{word}.tif" for word in words))})
+    words = ("swir_3", "swir_2", "nir_2", "red", "green", "blue")
+    found = opened({"files": files(tmp_path / "dea", *(f"mosaic_nbart_{word}.tif" for word in words))})
+    assert order(found) == [6, 5, 4, 3, 2, 1]

@@ -19,9 +19,11 @@ from penstock.processors.geo.read.band_names import (
     find_code,
     is_numbering,
     named_kinds,
+    numbered_swir,
+    swir_number,
     wavelength_kinds,
 )
-from penstock.processors.geo.read.sensors import ONLY_NIR, PRODUCTS, Sensor
+from penstock.processors.geo.read.sensors import ONLY_NIR, PRODUCTS, SWIR, Sensor
 
 #: The text that tells what a band is.
 Origin = Literal["name", "code", "wavelength", "file name", "product", "colour interpretation"]
@@ -86,6 +88,8 @@ class Identity:
     sensors: tuple[Sensor, ...] = ()
     #: Product whose documented order of bands tells what the band is.
     product: str = ""
+    #: True if the band is numbered like `SWIR 1`, and the number has another meaning in the scene or none.
+    renumbered: bool = False
 
 
 def identify(
@@ -104,10 +108,13 @@ def identify(
     keys = {code.key for code, known in zip(codes, sensors, strict=True) if code and len(known) > 1}
     shared = tuple(one for one in shared if keys <= one.bands.keys() and only in (None, one))
     counts = Counter(band.file for band in present)
+    named = next((band.sensor for band in present if band.sensor), None) or sensor
+    swir = numbered_swir((text for band in present for text in _all_texts(band)), named)
     found = []
     for band, code, known in zip(present, codes, sensors, strict=True):
         candidates = known if len(known) < 2 else (shared or known)
-        found.append(_identity(band, code, candidates, counts[band.file]))
+        renumbered = swir is not SWIR and any(map(swir_number, _all_texts(band)))
+        found.append(replace(_identity(band, code, candidates, counts[band.file], swir), renumbered=renumbered))
     return tuple(found)
 
 
@@ -123,6 +130,12 @@ def without_numbering(present: Sequence[SceneBand]) -> list[SceneBand]:
 def _texts(band: SceneBand) -> Iterator[str]:
     yield from band.names
     yield from band.texts
+
+
+def _all_texts(band: SceneBand) -> Iterator[str]:
+    yield from _texts(band)
+    if band.alone:
+        yield band.file_name.rpartition(".")[0]
 
 
 def _code(band: SceneBand) -> Code | None:
@@ -141,11 +154,13 @@ def _sensors(band: SceneBand, code: Code | None, scene: Sensor | None) -> tuple[
     return tuple(sensor for sensor in code.sensors if code.key in sensor.bands)
 
 
-def _identity(band: SceneBand, code: Code | None, sensors: tuple[Sensor, ...], count: int) -> Identity:
+def _identity(
+    band: SceneBand, code: Code | None, sensors: tuple[Sensor, ...], count: int, swir: Mapping[int, str]
+) -> Identity:
     by_code = _agreed(code, sensors)
     for text in _texts(band):
         own = find_code(text)
-        if kinds := named_kinds(text):
+        if kinds := named_kinds(text, swir):
             return Identity(kinds, "name", code, sensors)
         if own is not None and own == code and by_code:
             return Identity(by_code, "code", code, sensors)
@@ -153,7 +168,7 @@ def _identity(band: SceneBand, code: Code | None, sensors: tuple[Sensor, ...], c
         return Identity(kinds, "wavelength", code, sensors)
     if by_code:
         return Identity(by_code, "file name", code, sensors)
-    if band.alone and code is None and (kinds := file_kinds(band.file_name)):
+    if band.alone and code is None and (kinds := file_kinds(band.file_name, swir)):
         return Identity(kinds, "file name")
     return (None if band.name else _unnamed(band, count)) or Identity(code=code, sensors=sensors)
 

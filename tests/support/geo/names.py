@@ -140,6 +140,14 @@ _EARTH_SEARCH: Final = {
 }  # fmt: skip
 
 
+#: Bands of Digital Earth Australia's Sentinel-2, beside its others.
+_DEA: Final = {
+    "nbart_blue": "blue", "nbart_green": "green", "nbart_red": "red", "nbart_red_edge_1": "rededge071",
+    "nbart_red_edge_2": "rededge075", "nbart_red_edge_3": "rededge078", "nbart_nir_1": "nir", "nbart_nir_2": "nir08",
+    "nbart_swir_2": "swir16", "nbart_swir_3": "swir22",
+}  # fmt: skip
+
+
 def _old(kind: str) -> str:
     """Return the common name of `eo` 1.0, which has one for all red edges."""
     return "rededge" if kind.startswith("rededge") else kind.rstrip("*")
@@ -220,6 +228,13 @@ def _exports() -> list[Case]:
         stack(gee, "HLS L30, `HLSL30` in the file's name", _reversed(_numbered("B", OLI)), "HLSL30_2023.tif"),
         stack(gee, "HLS L30, no sensor named (`B7` to `B1`)", _reversed(_numbered("B", OLI))),
         stack(gee, "MODIS MCD43A4", _numbered("Nadir_Reflectance_Band", MODIS)),
+        # https://knowledge.dea.ga.gov.au/data/product/dea-surface-reflectance-nbart-sentinel-2a-msi and
+        # dea-surface-reflectance-nbart-landsat-8-oli-tirs; https://github.com/GeoscienceAustralia/dea-config
+        stack("Digital Earth Australia", "Sentinel-2 (`nbart_swir_3` to `nbart_blue`)", _reversed(_DEA)),
+        stack("Digital Earth Australia", "Landsat (`nbart_swir_2` to `nbart_blue`)", {
+            "nbart_swir_2": "swir22", "nbart_swir_1": "swir16", "nbart_nir": "nir08*", "nbart_red": "red",
+            "nbart_green": "green", "nbart_blue": "blue",
+        }),
         # GDAL's driver SENTINEL2, gdal.org/drivers/raster/sentinel2.html
         stack("GDAL", "Sentinel-2 (`B4, central wavelength 665 nm`)", {
             "B4, central wavelength 665 nm": "red", "B3, central wavelength 560 nm": "green",
@@ -250,6 +265,10 @@ def _exports() -> list[Case]:
             "SWIR 2": "swir22", "SWIR 1": "swir16", "NIR": "nir", "Narrow NIR": "nir08", "Red": "red", "Green": "green",
             "Blue": "blue",
         }),
+        stack("any", "MODIS, VIIRS (`SWIR1` to `SWIR3`, the first at 1240 nm)", {
+            "Red": "red", "NIR": "nir08*", "Blue": "blue", "Green": "green", "SWIR1": "1240 nm", "SWIR2": "swir16",
+            "SWIR3": "swir22",
+        }),
         stack("any", "words unknown", dict(zip(("un", "deux", "trois", "quatre", "cinq", "six"), SIX, strict=True))),
     ]  # fmt: skip
 
@@ -261,6 +280,10 @@ def _files() -> list[Case]:
     return [
         # sentiwiki.copernicus.eu, S2 Products: names of image files
         files("CDSE, ESA", "files of Sentinel-2 L2A", s2),
+        # https://knowledge.dea.ga.gov.au/notebooks/DEA_products/DEA_Sentinel2_Surface_Reflectance/
+        files("Digital Earth Australia", "files `ga_ls8c_nbart_…_band07.tif`", _numbered(
+            "ga_ls8c_nbart_3-0-0_089078_2019-04-16_final_band0", OLI, ".tif"
+        )),
         # usgs.gov: Landsat Collection 2 product identifiers and band files
         files("USGS", "files `LC09_…_SR_B2.TIF`", _numbered(f"LC09_L2SP_{c2}_SR_B", OLI, ".TIF")),
         files("USGS", "files `LE07_…_SR_B1.TIF`", _numbered(f"LE07_L2SP_{c2}_SR_B", TM, ".TIF")),
