@@ -17,7 +17,7 @@ from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.band_identity import SceneBand
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.bands import bands_in_words, select_bands
-from penstock.processors.geo.read.beside import read_beside, with_beside
+from penstock.processors.geo.read.beside import beside_notes, read_beside, with_beside
 from penstock.processors.geo.read.encodings import request_text
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
@@ -190,6 +190,7 @@ class SceneOpener:
                 with naming(name):
                     file = self._with_beside(part, self._file(part.media, name or label or "The scene"))
                     file = _on_the_grid(file, item, notes)
+                    file = replace(file, notes=(*file.notes, *beside_notes(file.scene, named=bool(part.beside))))
                     before = sum(file.scene.count for file in files)
                     present += _present(part, file.scene, item, file=at, before=before)
                 files.append(file)
