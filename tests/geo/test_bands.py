@@ -15,7 +15,7 @@ from penstock.processors.geo.read.band_identity import SceneBand
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.bands import Selection, select_bands
 from tests.support.geo.bands import SIX, files, opened, order, write
-from tests.support.geo.metadata import landsat
+from tests.support.geo.metadata import item, landsat
 
 ROUND3 = Path(__file__).parents[2].parent / "shared" / "data" / "round3"
 
@@ -211,7 +211,7 @@ def test_a_note_of_some_scenes_names_them_and_one_of_all_stands_once(tmp_path: P
 
 
 def test_two_bands_of_one_meaning_are_not_chosen_between() -> None:
-    with pytest.raises(InvalidInput, match="2 bands named 'blue'"):
+    with pytest.raises(InvalidInput, match=r"2 bands named 'blue': 1 'Bleu', 2 'Blau'\. Select"):
         selected(["Bleu", "Blau", "green", "red", "nir", "swir1", "swir2"])
 
 
@@ -275,3 +275,34 @@ def test_numbered_files_of_short_wave_infrared_are_read_like_bands(tmp_path: Pat
     words = ("swir_3", "swir_2", "nir_2", "red", "green", "blue")
     found = opened({"files": files(tmp_path / "dea", *(f"mosaic_nbart_{word}.tif" for word in words))})
     assert order(found) == [6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_an_item_with_the_bands_in_another_order_than_the_file_is_refused(tmp_path: Path, words: bool) -> None:
+    common = ["blue", "green", "red", "nir08", "swir16", "swir22"]
+    names = common if words else ["B02", "B03", "B04", "B8A", "B11", "B12"]
+    scene = write(tmp_path / "stack.tif", 6, descriptions=names)
+    bands = [{"name": name, "eo:common_name": name, "raster:scale": 1e-4} for name in common]
+    document = item({"data": {"href": "https://e.example/stack.tif", "bands": bands}})
+    assert order(opened({"scene": scene, "stac": document})) == [1, 2, 3, 4, 5, 6]
+    document["assets"]["data"]["bands"] = bands[::-1]
+    with pytest.raises(InvalidInput) as refused:
+        opened({"scene": scene, "stac": document})
+    said = f"The STAC item contradicts the file: band 1 '{names[0]}' is blue in the file, and swir22 in the item"
+    assert refused.value.detail.startswith(said)
+    assert [issue.pointer for issue in refused.value.errors] == ["/input/stac"]
+
+
+def test_a_common_name_of_an_item_that_the_file_does_not_have_is_no_contradiction(tmp_path: Path) -> None:
+    # Planetary Computer calls B8A `rededge`
+    scene = write(tmp_path / "stack.tif", 6, descriptions=["B02", "B03", "B04", "B8A", "B11", "B12"])
+    bands = [
+        {"name": code, "common_name": kind}
+        for code, kind in zip(
+            ["B02", "B03", "B04", "B8A", "B11", "B12"],
+            ["blue", "green", "red", "rededge", "swir16", "swir22"],
+            strict=True,
+        )
+    ]
+    document = item({"data": {"href": "https://e.example/stack.tif", "eo:bands": bands}})
+    assert order(opened({"scene": scene, "stac": document})) == [1, 2, 3, 4, 5, 6]

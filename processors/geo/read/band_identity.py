@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from penstock.processors.geo.read.band_names import (
     Code,
+    broad_kinds,
     file_kinds,
     find_code,
     is_numbering,
@@ -116,6 +117,21 @@ def identify(
         renumbered = swir is not SWIR and any(map(swir_number, _all_texts(band)))
         found.append(replace(_identity(band, code, candidates, counts[band.file], swir), renumbered=renumbered))
     return tuple(found)
+
+
+def contradicted(present: Sequence[SceneBand], sensor: Sensor | None) -> tuple[SceneBand, str, str] | None:
+    """Return a band of a file that the STAC item calls like another band of it, its own common name and the item's.
+
+    Returns None if item and file agree about the order of bands, or one of them says nothing.
+    """
+    of_file = identify([replace(band, aliases=(), colour="") for band in present], sensor)
+    of_item = identify([SceneBand(band.index, None, band.aliases) for band in present], sensor)
+    held = broad_kinds(kind for one in of_file for kind in one.kinds)
+    for band, own, given in zip(present, of_file, of_item, strict=True):
+        said = broad_kinds(given.kinds)
+        if own.kinds and said and not said & broad_kinds(own.kinds) and said <= held:
+            return band, own.kinds[0], given.kinds[0]
+    return None
 
 
 def without_numbering(present: Sequence[SceneBand]) -> list[SceneBand]:

@@ -149,7 +149,8 @@ def find_places(
 def _find_one(need: NeededBand, present: Sequence[SceneBand], identities: Sequence[Identity]) -> int | None:
     name, places = find_places(need, present, identities)
     if len(places) > 1:
-        raise InvalidInput(f"The scene has {len(places)} bands named {name!r}; select one with `bands`.")
+        listed = _listing([present[at] for at in places], [identities[at] for at in places])
+        raise InvalidInput(f"The scene has {len(places)} bands named {name!r}: {listed}. Select one with `bands`.")
     return places[0] if places else None
 
 
