@@ -41,6 +41,9 @@ def selected(names: Sequence[str | None], needed: Sequence[Band] = SIX) -> list[
         # MODIS MCD43A4 and MOD09A1, not in the order of wavelengths
         ([f"Nadir_Reflectance_Band{i}" for i in range(1, 8)], [3, 4, 1, 2, 6, 7]),
         ([f"sur_refl_b0{i}" for i in range(1, 8)], [3, 4, 1, 2, 6, 7]),
+        # Sentinel-2 with the prefix of Landsat
+        ([f"sr_B{code}" for code in ("2", "3", "4", "8", "8A", "11", "12")], [1, 2, 3, 5, 6, 7]),
+        ([f"SR_B{code}" for code in ("12", "11", "8", "4", "3", "2")], [6, 5, 4, 3, 2, 1]),
         # languages
         (["swir2", "MIR", "PIR", "rouge", "vert", "bleu"], [6, 5, 4, 3, 2, 1]),
         (["Rouge", "Vert", "Bleu", "Proche infrarouge", "Moyen infrarouge 1", "MIR 2"], [3, 2, 1, 4, 5, 6]),
@@ -86,6 +89,9 @@ def test_what_a_name_says_decides_and_not_the_order(names: list[str], expected: 
         (["Red", "NIR", "Blue", "Green", "SWIR1 (1240 nm)", "SWIR2"], "No band matches the name of swir16"),
         (["nbart_blue", "nbart_green", "nbart_red", "nir", "swir16", "nbart_swir_2"], "so nbart_swir_2 do"),
         (["Blue", "Green", "Red", "NIR2", "SWIR 1", "SWIR 2"], "No band matches the name of nir."),  # WorldView: 950 nm
+        (["blue^2", "green", "red", "nir", "swir1", "swir2"], "No band matches the name of blue."),
+        (["B2*2", "B3", "B4", "B8A", "B11", "B12"], "No band matches the name of blue."),
+        (["B2", "B3", "B8/B4", "B8A", "B11", "B12"], "No band matches the name of red."),
         (["blue", "green", "red", "nir (665 nm)", "swir1", "swir2"], "No band matches the name of nir"),
         ([None, None, "red", None, None, None], "No band matches the name of blue, green, nir"),
     ],
@@ -128,6 +134,15 @@ def test_a_code_of_the_record_is_not_that_of_another_sensor() -> None:
     landsat_9 = named_sensor(["LC09_L2SP_042034_20230101_02_T1_stack.tif"])
     found = select_bands(SIX, named("B02", "B03", "B04", "B05", "B06", "B07", "B10", "B11"), None, landsat_9)
     assert [band.index for band in found.bands] == [1, 2, 3, 4, 5, 6]  # B11 is thermal there
+
+
+def test_the_prefix_of_landsat_is_no_landsat_in_a_scene_of_sentinel_2() -> None:
+    names = ("sr_B5", "sr_B4")
+    needed = [SIX[2], Band(name="rededge071", mean=0, std=1)]
+    sentinel_2, landsat_9 = named_sensor(["sentinel-2a"]), named_sensor(["landsat-9"])
+    assert [band.index for band in select_bands(needed, named(*names), None, sentinel_2).bands] == [2, 1]
+    with pytest.raises(MissingBands, match="No band matches the name of rededge071"):
+        select_bands(needed, named(*names), None, landsat_9)
 
 
 def test_one_band_of_one_is_used_and_noted_unless_it_is_another() -> None:
@@ -251,6 +266,11 @@ def test_the_codes_of_a_record_say_which_near_infrared_it_prefers() -> None:
             "numbers of swir16, swir22",
         ),
         (["far", "swir16", "nir", "red", "green", "blue"], '[6, 5, 4, 3, 2, "?"]', "number of swir22"),
+        (
+            ["swir22/swir16", "nir-red", "x", "z", "y", "blue^2"],
+            '["?", "?", "?", "?", "?", "?"]',
+            "numbers of blue, green",
+        ),
         (["B7", "B5", "x", "z", "y", "q"], '["?", "?", "?", "?", "?", "?"]', "numbers of blue, green, red, nir"),
     ],
 )

@@ -24,11 +24,13 @@ from penstock.processors.geo.read.band_names import (
     swir_number,
     wavelength_kinds,
 )
-from penstock.processors.geo.read.sensors import ONLY_NIR, PRODUCTS, SWIR, Sensor
+from penstock.processors.geo.read.sensors import LANDSAT, ONLY_NIR, PRODUCTS, SENTINEL_2, SWIR, Sensor
 
 #: The text that tells what a band is.
 Origin = Literal["name", "code", "wavelength", "file name", "product", "colour interpretation"]
 
+#: Codes of Landsat's surface reflectance (`SR_B1`); the other bands of Landsat have none.
+_LANDSAT_SR: Final = frozenset(f"b{number}" for number in range(1, 8))
 #: Common names by colour interpretation, as in GDAL. The others are of several bands.
 _COLOURS: Final[Mapping[str, tuple[str, ...]]] = {
     "red": ("red",),
@@ -102,14 +104,14 @@ def identify(
     ambiguous.
     """
     present = without_numbering(present)
-    codes = [_code(band) for band in present]
+    named = next((band.sensor for band in present if band.sensor), None) or sensor
+    codes = _of_one_provider([_code(band) for band in present], named)
     sensors = [_sensors(band, code, sensor) for band, code in zip(present, codes, strict=True)]
     every = [known for known in sensors if known]
     shared = tuple(one for one in (every[0] if every else ()) if all(one in known for known in every))
     keys = {code.key for code, known in zip(codes, sensors, strict=True) if code and len(known) > 1}
     shared = tuple(one for one in shared if keys <= one.bands.keys() and only in (None, one))
     counts = Counter(band.file for band in present)
-    named = next((band.sensor for band in present if band.sensor), None) or sensor
     swir = numbered_swir((text for band in present for text in _all_texts(band)), named)
     found = []
     for band, code, known in zip(present, codes, sensors, strict=True):
@@ -158,6 +160,14 @@ def _code(band: SceneBand) -> Code | None:
     found = (find_code(text) for text in _texts(band))
     own = next((code for code in found if code is not None), None)
     return own or (find_code(band.file_name) if band.alone else None)
+
+
+def _of_one_provider(codes: Sequence[Code | None], sensor: Sensor | None) -> list[Code | None]:
+    """Return the codes; `sr_B2` is of Sentinel-2 if the scene is, or if another such as `sr_B8A` is not Landsat's."""
+    prefixed = [code for code in codes if code and not code.bare and code.text.lower().startswith("sr")]
+    if sensor in LANDSAT or (sensor is not SENTINEL_2 and all(code.key in _LANDSAT_SR for code in prefixed)):
+        return list(codes)
+    return [replace(code, sensors=(SENTINEL_2,)) if code in prefixed else code for code in codes]
 
 
 def _sensors(band: SceneBand, code: Code | None, scene: Sensor | None) -> tuple[Sensor, ...]:

@@ -29,6 +29,11 @@ _CODE: Final = re.compile(
     r"(?:band|bande|banda|kanal|canal|b)[ _-]?(?P<number>\d{1,2}a?)(?![a-z0-9])",
     re.IGNORECASE,
 )
+#: Arithmetic with a band, which is not the band: `blue^2`, `B8 / B4`, `(nir-red)`, `sqrt(red)`.
+_ARITHMETIC: Final = re.compile(
+    r"\^|\*|\b(?:sqrt|log|log10|ln|exp|abs|square)\b|(?<![a-z0-9])b\d{1,2}a?[\s)]*[-+/][\s(]*b\d{1,2}a?(?![a-z0-9])",
+    re.IGNORECASE,
+)
 _UNIT: Final = r"\s*(?P<unit>nm|nanomet\w*|[µμu]m|micromet\w*|microns?)\b"
 _WAVELENGTH: Final = re.compile(
     r"(?<![\w.])(?P<low>\d+(?:\.\d+)?)(?:\s*(?:-|\u2013|to)\s*(?P<high>\d+(?:\.\d+)?))?" + _UNIT, re.IGNORECASE
@@ -92,7 +97,7 @@ def named_kinds(text: str, swir: Mapping[int, str] = SWIR) -> tuple[str, ...]:
     that contradicts itself, and for one about another product.
     """
     words = _words(text)
-    if NO_BAND & set(words) and not _phrase(words):
+    if _ARITHMETIC.search(text) or (NO_BAND & set(words) and not _phrase(words)):
         return ()
     found = _renumbered(_phrases_in(words), text, swir)
     at = _wavelength(text)
@@ -136,6 +141,11 @@ def _renumbered(kinds: tuple[str, ...], text: str, swir: Mapping[int, str]) -> t
     return (*(kind for kind in kinds if kind not in SWIR.values()), *filter(None, [swir.get(number)]))
 
 
+def mentions_band(text: str) -> bool:
+    """Return True for a text with a word for a band, also if the text is about something else, such as `blue^2`."""
+    return bool(_phrases_in(_words(text)))
+
+
 def broad_kinds(kinds: Iterable[str]) -> set[str]:
     """Return common names without what tells a narrow band from a broad one: `nir` for `nir08`."""
     return {_BROADER.get(kind, kind) for kind in kinds}
@@ -157,7 +167,9 @@ def wavelength_nm(number: str, unit: str = "") -> float | None:
 
 
 def find_code(text: str) -> Code | None:
-    """Return the last code of a band in a text; None if there is none."""
+    """Return the last code of a band in a text; None if there is none, and for arithmetic with bands."""
+    if _ARITHMETIC.search(text):
+        return None
     found = None
     for found in _CODE.finditer(text):  # noqa: B007  (the last match)
         pass

@@ -11,7 +11,14 @@ from typing import Final
 from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.band_identity import Identity, SceneBand, identify, without_numbering
-from penstock.processors.geo.read.band_names import broad_kinds, canonical, find_code, named_kinds, numbered_swir
+from penstock.processors.geo.read.band_names import (
+    broad_kinds,
+    canonical,
+    find_code,
+    mentions_band,
+    named_kinds,
+    numbered_swir,
+)
 from penstock.processors.geo.read.sensors import SENSORS, SWIR, Sensor
 
 #: Bands in a message, at most.
@@ -319,7 +326,8 @@ def _advice(
     present: Sequence[SceneBand], identities: Sequence[Identity], matches: Sequence[int | None], missing: str
 ) -> str:
     """Return the line of a request with the bands that were found; with the mere order if nothing tells one band."""
-    if any(one.kinds or one.code for one in identities) or any(match is not None for match in matches):
+    told = any(one.kinds or one.code for one in identities) or any(match is not None for match in matches)
+    if told or any(mentions_band(text) for band in present for text in band.names):
         filled = _line("?" if match is None else present[match].number for match in matches)
         return f'{filled}, with the {"number" if missing.count(",") == 0 else "numbers"} of {missing} for each "?"'
     return f"such as {_line(range(1, len(matches) + 1))}"
