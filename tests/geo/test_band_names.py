@@ -20,6 +20,7 @@ from penstock.processors.geo.read.bands import select_bands
         ("SurfaceReflectanceRed", ("red",)), ("water vapour", ("nir09",)), ("aerosol", ("coastal",)),
         ("WVP, Scene-average Water Vapour map", ()), ("Aerosol Optical Thickness", ()), ("red_valid", ()),
         ("red_sd", ()), ("AOT aerosol", ()), ("average red", ()), ("Red classification", ()),
+        ("blue^2", ()), ("sqrt(blue)", ()), ("2 * red", ()), ("Red/Rouge", ("red",)), ("near-infrared", ("nir",)),
         ("", ()), ("Reduced", ()), ("0.665 \N{MICRO SIGN}m", ("red",)),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from penstock.processors.geo.read.band_identity import SceneBand
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.bands import Selection, select_bands
 from tests.support.geo.bands import SIX, files, opened, order, write
-from tests.support.geo.metadata import landsat
+from tests.support.geo.metadata import item, landsat
 
 ROUND3 = Path(__file__).parents[2].parent / "shared" / "data" / "round3"
 
@@ -41,6 +41,9 @@ def selected(names: Sequence[str | None], needed: Sequence[Band] = SIX) -> list[
         # MODIS MCD43A4 and MOD09A1, not in the order of wavelengths
         ([f"Nadir_Reflectance_Band{i}" for i in range(1, 8)], [3, 4, 1, 2, 6, 7]),
         ([f"sur_refl_b0{i}" for i in range(1, 8)], [3, 4, 1, 2, 6, 7]),
+        # Sentinel-2 with the prefix of Landsat
+        ([f"sr_B{code}" for code in ("2", "3", "4", "8", "8A", "11", "12")], [1, 2, 3, 5, 6, 7]),
+        ([f"SR_B{code}" for code in ("12", "11", "8", "4", "3", "2")], [6, 5, 4, 3, 2, 1]),
         # languages
         (["swir2", "MIR", "PIR", "rouge", "vert", "bleu"], [6, 5, 4, 3, 2, 1]),
         (["Rouge", "Vert", "Bleu", "Proche infrarouge", "Moyen infrarouge 1", "MIR 2"], [3, 2, 1, 4, 5, 6]),
@@ -55,6 +58,12 @@ def selected(names: Sequence[str | None], needed: Sequence[Band] = SIX) -> list[
           "Band 7 (2.2200 um)"], [1, 2, 3, 4, 5, 6]),
         # words beside codes that mean something else on another sensor
         (["B2 - Blue", "B3 - Green", "B4 - Red", "B5 - NIR", "B6 - SWIR 1", "B7 - SWIR 2"], [1, 2, 3, 4, 5, 6]),
+        # Digital Earth Australia: Sentinel-2 has no swir_1 (collection 3, barest earth), Landsat has swir_1 and swir_2
+        (["nbart_swir_3", "nbart_swir_2", "nbart_nir_2", "nbart_red", "nbart_green", "nbart_blue"], [6, 5, 4, 3, 2, 1]),
+        (["s2be_blue", "s2be_green", "s2be_red", "s2be_nir_2", "s2be_swir_2", "s2be_swir_3"], [1, 2, 3, 4, 5, 6]),
+        (["nbart_swir_2", "nbart_swir_1", "nbart_nir", "nbart_red", "nbart_green", "nbart_blue"], [6, 5, 4, 3, 2, 1]),
+        # MODIS by words and wavelengths
+        (["Red", "NIR", "Blue", "Green", "SWIR1 (1240 nm)", "SWIR2 (1640 nm)", "SWIR3 (2130 nm)"], [3, 4, 1, 2, 6, 7]),
         # Sentinel-2 of Google Earth Engine, all twelve: B8A before B08, as in the record
         (["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B11", "B12"], [2, 3, 4, 9, 11, 12]),
     ],
@@ -75,6 +84,14 @@ def test_what_a_name_says_decides_and_not_the_order(names: list[str], expected: 
         (["un", "deux", "trois", "quatre", "cinq", "six"], r'such as "bands": \[1, 2, 3, 4, 5, 6\]'),
         (["B1", "B2", "B3", "B4", "B5", "B6"], "No band matches the name of"),
         (["blue", "green", "red", "nir", "QA_swir1", "swir2"], "No band matches the name of swir16"),
+        (["Red", "NIR", "Blue", "Green", "SWIR1", "SWIR2", "SWIR3"], "of swir16, swir22. Sensors number short-wave"),
+        (["SWIR3", "SWIR2", "NIR", "Red", "Green", "Blue"], "so SWIR3, SWIR2 do not say enough"),
+        (["Red", "NIR", "Blue", "Green", "SWIR1 (1240 nm)", "SWIR2"], "No band matches the name of swir16"),
+        (["nbart_blue", "nbart_green", "nbart_red", "nir", "swir16", "nbart_swir_2"], "so nbart_swir_2 do"),
+        (["Blue", "Green", "Red", "NIR2", "SWIR 1", "SWIR 2"], "No band matches the name of nir."),  # WorldView: 950 nm
+        (["blue^2", "green", "red", "nir", "swir1", "swir2"], "No band matches the name of blue."),
+        (["B2*2", "B3", "B4", "B8A", "B11", "B12"], "No band matches the name of blue."),
+        (["B2", "B3", "B8/B4", "B8A", "B11", "B12"], "No band matches the name of red."),
         (["blue", "green", "red", "nir (665 nm)", "swir1", "swir2"], "No band matches the name of nir"),
         ([None, None, "red", None, None, None], "No band matches the name of blue, green, nir"),
     ],
@@ -117,6 +134,15 @@ def test_a_code_of_the_record_is_not_that_of_another_sensor() -> None:
     landsat_9 = named_sensor(["LC09_L2SP_042034_20230101_02_T1_stack.tif"])
     found = select_bands(SIX, named("B02", "B03", "B04", "B05", "B06", "B07", "B10", "B11"), None, landsat_9)
     assert [band.index for band in found.bands] == [1, 2, 3, 4, 5, 6]  # B11 is thermal there
+
+
+def test_the_prefix_of_landsat_is_no_landsat_in_a_scene_of_sentinel_2() -> None:
+    names = ("sr_B5", "sr_B4")
+    needed = [SIX[2], Band(name="rededge071", mean=0, std=1)]
+    sentinel_2, landsat_9 = named_sensor(["sentinel-2a"]), named_sensor(["landsat-9"])
+    assert [band.index for band in select_bands(needed, named(*names), None, sentinel_2).bands] == [2, 1]
+    with pytest.raises(MissingBands, match="No band matches the name of rededge071"):
+        select_bands(needed, named(*names), None, landsat_9)
 
 
 def test_one_band_of_one_is_used_and_noted_unless_it_is_another() -> None:
@@ -200,5 +226,103 @@ def test_a_note_of_some_scenes_names_them_and_one_of_all_stands_once(tmp_path: P
 
 
 def test_two_bands_of_one_meaning_are_not_chosen_between() -> None:
-    with pytest.raises(InvalidInput, match="2 bands named 'blue'"):
+    with pytest.raises(InvalidInput, match=r"2 bands named 'blue': 1 'Bleu', 2 'Blau'\. Select"):
         selected(["Bleu", "Blau", "green", "red", "nir", "swir1", "swir2"])
+
+
+CODES = ("B2", "B3", "B4", "B8", "B8A", "B11", "B12")
+
+
+@pytest.mark.parametrize("record", ["csmask", *SIX_BANDED])
+@pytest.mark.parametrize(
+    "names",
+    [
+        CODES,
+        *([form.format(code) for code in CODES] for form in ("0_{}", "{}_median", "S2_{}", "{}_20m", "Band {}")),
+        ["Blue", "Green", "Red", "NIR", "Narrow NIR", "SWIR 1", "SWIR 2"],
+        ["Blue", "Green", "Red", "NIR (842 nm)", "NIR (865 nm)", "SWIR 1", "SWIR 2"],
+        ["blue", "green", "red", "nir", "nir08", "swir16", "swir22"],
+    ],
+)
+def test_the_narrow_near_infrared_is_chosen_however_it_is_written(record: str, names: list[str]) -> None:
+    needed = SIX if record == "csmask" else ready(record)
+    for given, expected in ((names, [1, 2, 3, 5, 6, 7]), (names[::-1], [7, 6, 5, 3, 2, 1])):
+        found = select_bands(needed, named(*given), None)
+        assert ([band.index for band in found.bands], found.notes) == (expected, ())
+
+
+def test_the_codes_of_a_record_say_which_near_infrared_it_prefers() -> None:
+    narrow, broad = ([Band(name="nir", synonyms=codes, mean=0, std=1)] for codes in (("B8A", "B08"), ("B08", "B8A")))
+    for names in (["0_B8", "0_B8A"], ["NIR", "Narrow NIR"]):
+        assert (selected(names, narrow), selected(names, broad)) == ([2], [1])
+
+
+@pytest.mark.parametrize(
+    ("names", "line", "missing"),
+    [
+        (
+            ["Red", "NIR", "Blue", "Green", "SWIR1", "SWIR2", "SWIR3"],
+            '[3, 4, 1, 2, "?", "?"]',
+            "numbers of swir16, swir22",
+        ),
+        (["far", "swir16", "nir", "red", "green", "blue"], '[6, 5, 4, 3, 2, "?"]', "number of swir22"),
+        (
+            ["swir22/swir16", "nir-red", "x", "z", "y", "blue^2"],
+            '["?", "?", "?", "?", "?", "?"]',
+            "numbers of blue, green",
+        ),
+        (["B7", "B5", "x", "z", "y", "q"], '["?", "?", "?", "?", "?", "?"]', "numbers of blue, green, red, nir"),
+    ],
+)
+def test_the_line_to_add_has_the_bands_that_were_found(names: list[str], line: str, missing: str) -> None:
+    with pytest.raises(MissingBands) as refused:
+        selected(names)
+    assert f'"bands": {line} (on the command line' in refused.value.detail
+    assert refused.value.detail.partition("), with the ")[2].startswith(missing)
+    with pytest.raises(MissingBands, match=r"names '\?', which is not in the scene"):
+        select_bands(SIX, named(*names), json.loads(line))
+
+
+def test_a_record_that_numbers_three_bands_finds_them_by_its_own_names() -> None:
+    needed = [Band(name=f"SWIR{number}", mean=0, std=1) for number in (1, 2, 3)]
+    assert selected(["SWIR3", "SWIR1", "NIR", "SWIR2"], needed) == [2, 4, 1]
+
+
+def test_numbered_files_of_short_wave_infrared_are_read_like_bands(tmp_path: Path) -> None:
+    words = ("blue", "green", "red", "nir", "swir1", "swir2", "swir3")
+    with pytest.raises(MissingBands, match="No band matches the name of swir16, swir22"):
+        opened({"files": files(tmp_path, *(f"modis_scene_{word}.tif" for word in words))})
+    words = ("swir_3", "swir_2", "nir_2", "red", "green", "blue")
+    found = opened({"files": files(tmp_path / "dea", *(f"mosaic_nbart_{word}.tif" for word in words))})
+    assert order(found) == [6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_an_item_with_the_bands_in_another_order_than_the_file_is_refused(tmp_path: Path, words: bool) -> None:
+    common = ["blue", "green", "red", "nir08", "swir16", "swir22"]
+    names = common if words else ["B02", "B03", "B04", "B8A", "B11", "B12"]
+    scene = write(tmp_path / "stack.tif", 6, descriptions=names)
+    bands = [{"name": name, "eo:common_name": name, "raster:scale": 1e-4} for name in common]
+    document = item({"data": {"href": "https://e.example/stack.tif", "bands": bands}})
+    assert order(opened({"scene": scene, "stac": document})) == [1, 2, 3, 4, 5, 6]
+    document["assets"]["data"]["bands"] = bands[::-1]
+    with pytest.raises(InvalidInput) as refused:
+        opened({"scene": scene, "stac": document})
+    said = f"The STAC item contradicts the file: band 1 '{names[0]}' is blue in the file, and swir22 in the item"
+    assert refused.value.detail.startswith(said)
+    assert [issue.pointer for issue in refused.value.errors] == ["/input/stac"]
+
+
+def test_a_common_name_of_an_item_that_the_file_does_not_have_is_no_contradiction(tmp_path: Path) -> None:
+    # Planetary Computer calls B8A `rededge`
+    scene = write(tmp_path / "stack.tif", 6, descriptions=["B02", "B03", "B04", "B8A", "B11", "B12"])
+    bands = [
+        {"name": code, "common_name": kind}
+        for code, kind in zip(
+            ["B02", "B03", "B04", "B8A", "B11", "B12"],
+            ["blue", "green", "red", "rededge", "swir16", "swir22"],
+            strict=True,
+        )
+    ]
+    document = item({"data": {"href": "https://e.example/stack.tif", "eo:bands": bands}})
+    assert order(opened({"scene": scene, "stac": document})) == [1, 2, 3, 4, 5, 6]

@@ -98,6 +98,18 @@ def test_a_world_file_places_a_scene_that_has_no_place_of_its_own(tmp_path: Path
     assert list(ours(bare, world).transform)[:6] == as_gdal_does(bare)["transform"]
 
 
+def test_a_world_file_without_a_crs_is_noted(tmp_path: Path) -> None:
+    bare = write_scene(tmp_path / "bare.tif", pattern(64, 80), transform=None, crs=None)
+    world = bare.with_name("bare.tfw")
+    world.write_text("30\n0\n0\n-30\n500015\n4999985\n")
+    sink, result = segment(bare, tmp_path / "out", beside=[str(world)], outputs=("classes", "stats"))
+    with rasterio.open(sink.artifacts["classes.tif"]) as file:
+        assert (file.crs, file.transform) == (None, NORTH_UP)
+    assert result.data is not None
+    [note] = result.data["notes"]
+    assert note.startswith("The scene has a place but no CRS, and a world file gives none: the results have no CRS.")
+
+
 def test_a_world_file_does_not_move_a_scene_with_a_place_of_its_own(scene: Path) -> None:
     world = scene.with_name("scene.tfw")
     world.write_text("30\n0\n0\n-30\n500045\n4999985\n")

@@ -8,6 +8,7 @@ from tests.support.geo.names import NEEDS, PAGE, on_the_page, outcomes, table
 UNCLEAR = {
     "HLS L30, no sensor named (`B7` to `B1`)",
     "`Band 7` to `Band 2` of Landsat 8",
+    "MODIS, VIIRS (`SWIR1` to `SWIR3`, the first at 1240 nm)",
     "words unknown",
 }
 

@@ -56,3 +56,10 @@ def test_codes_of_an_item_are_those_of_its_sensor() -> None:
     assert chosen(l30, needed, platform="landsat-8") == ["B05", "B06"]
     with pytest.raises(MissingBands, match="No asset of the STAC item has the band nir"):
         chosen({key: {} for key in ("B05", "B06", "B11")}, NIR, platform="sentinel-2a")
+
+
+@pytest.mark.parametrize("keys", [("B08", "B8A"), ("0_B08", "0_B8A"), ("nir", "nir08")])
+def test_the_near_infrared_of_an_item_is_that_of_the_record_s_first_code(keys: tuple[str, str]) -> None:
+    for codes, expected in ((("B8A", "B08"), keys[1]), (("B08", "B8A"), keys[0])):
+        needed = [Band(name="nir", synonyms=codes, mean=0, std=1)]
+        assert chosen({key: {} for key in keys}, needed, platform="sentinel-2a") == [expected]

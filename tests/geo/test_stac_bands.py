@@ -40,6 +40,20 @@ def test_one_entry_of_raster_bands_for_several_bands_is_refused(names: str) -> N
         declared(asset, 2)
 
 
+@pytest.mark.parametrize("names", ["eo:bands", "bands"])
+def test_more_entries_of_raster_bands_than_bands_are_refused_like_fewer(names: str) -> None:
+    asset = {"href": "https://e.example/stack.tif", names: NAMES, "raster:bands": [SCALED] * 3}
+    with pytest.raises(InvalidInput, match=r"has 2 bands in `(eo:)?bands`, but 3 in `raster:bands`.* Give each band"):
+        declared(asset, 1)
+
+
+def test_the_hdf_file_of_an_item_of_modis_has_more_bands_than_are_named() -> None:
+    # stactools-packages/modis, MOD09A1: the reflectances come first
+    listed = [{"scale": 1e-4}, {"scale": 1e-4}, {"scale": 1e-2}]
+    asset = {"href": "https://e.example/a.hdf", "type": "application/x-hdf", "eo:bands": NAMES, "raster:bands": listed}
+    assert declared(asset, 2) == Declaration(1e-4, 0.0, None)
+
+
 @pytest.mark.parametrize("index", [1, 2])
 def test_entries_and_fields_of_all_bands_are_applied_as_the_standard_says(index: int) -> None:
     href = "https://e.example/stack.tif"

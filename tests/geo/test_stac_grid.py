@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyproj import CRS
 
 from penstock.errors import InvalidInput, MediaUnreadable
 from penstock.processors.base import Result
@@ -18,6 +19,10 @@ CODE = {"proj:code": "EPSG:32633"}
 SIX = [30.0, 0.0, 500_000.0, 0.0, -30.0, 5_000_000.0]
 BARE: dict[str, Any] = {"crs": None, "transform": None}
 WKT = str(rasterio.crs.CRS.from_epsg(32633).to_wkt())
+PROJJSON = CRS.from_epsg(32633).to_json_dict()
+#: Bounds of 40 rows and 50 columns of NORTH_UP, in two and in three dimensions.
+BOX = [500_000, 4_998_800, 501_500, 5_000_000]
+BOX_3D = [*BOX[:2], 0, *BOX[2:], 90]
 
 
 def mapped(
@@ -37,6 +42,8 @@ def mapped(
         CODE | {"proj:transform": SIX},
         {"proj:epsg": 32633, "proj:transform": [*SIX, 0, 0, 1], "proj:shape": [40, 50]},
         {"proj:epsg": None, "proj:wkt2": WKT, "proj:transform": SIX},
+        {"proj:code": None, "proj:projjson": PROJJSON, "proj:transform": SIX},
+        {"proj:code": "EPSG:32633", "proj:epsg": 32633, "proj:wkt2": WKT, "proj:transform": SIX},
     ],
 )
 @pytest.mark.parametrize("on_the_asset", [True, False])
@@ -55,6 +62,59 @@ def test_the_item_places_a_file_without_a_georeference(
 def test_a_file_with_a_transform_alone_gets_the_item_s_crs(tmp_path: Path) -> None:
     file, _ = mapped(tmp_path, profile={"crs": None}, **CODE)
     assert (file.crs.to_epsg(), file.transform) == (32633, NORTH_UP)
+
+
+@pytest.mark.parametrize(
+    ("on_the_asset", "on_the_item"),
+    [
+        ({}, {"proj:bbox": BOX, "proj:shape": [40, 50]}),
+        ({}, {"proj:bbox": BOX_3D, "proj:shape": [40, 50], "proj:transform": None}),
+        ({"proj:bbox": BOX, "proj:shape": [40, 50]}, {"proj:bbox": [0, 0, 1, 1], "proj:shape": [1, 1]}),
+        ({"proj:shape": [40, 50]}, {"proj:bbox": BOX, "proj:shape": [80, 100]}),
+    ],
+)
+def test_bounds_and_shape_place_a_file_and_are_noted(
+    tmp_path: Path, on_the_asset: dict[str, Any], on_the_item: dict[str, Any]
+) -> None:
+    file, result = mapped(tmp_path, profile=BARE, asset=on_the_asset, **CODE, **on_the_item)
+    assert (file.crs.to_epsg(), file.transform) == (32633, NORTH_UP)
+    assert result.data is not None
+    [note] = result.data["notes"]
+    assert note == (
+        "The file has no CRS (EPSG:32633) and no transform (30, 0, 500000, 0, -30, 5000000, by `proj:bbox` and "
+        "`proj:shape`) of its own: the STAC item's was used."
+    )
+
+
+def test_rounded_bounds_do_not_contradict_the_file_s_own_place(tmp_path: Path) -> None:
+    rounded = [value + 100 for value in BOX]
+    file, result = mapped(tmp_path, **CODE, **{"proj:bbox": rounded, "proj:shape": [40, 50]})
+    assert file.transform == NORTH_UP
+    assert result.data is not None
+    assert result.data["notes"] == []
+
+
+@pytest.mark.parametrize("fields", [CODE, CODE | {"proj:bbox": BOX}, CODE | {"proj:shape": [40, 50]}])
+def test_a_crs_without_a_place_is_not_written_to_the_map(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write_scene(tmp_path / "scene.tif", pattern(40, 50), **BARE)
+    document = item({"data": {"href": "https://e.example/scene.tif"}}, **fields)
+    sink, result = segment(path, tmp_path / "out", stac=document, outputs=("classes", "stats"))
+    with without_georeference(), rasterio.open(sink.artifacts["classes.tif"]) as file:
+        assert file.crs is None
+    assert result.data is not None
+    [note] = result.data["notes"]
+    assert note.endswith("neither `proj:transform` nor `proj:bbox` and `proj:shape`. The results have no georeference.")
+
+
+@pytest.mark.parametrize(
+    "other", [{"proj:epsg": 32632}, {"proj:wkt2": CRS.from_epsg(32632).to_wkt()},
+              {"proj:projjson": CRS.from_epsg(32632).to_json_dict()}]
+)  # fmt: skip
+def test_an_item_with_two_crs_is_refused_where_one_is_needed(tmp_path: Path, other: dict[str, Any]) -> None:
+    with pytest.raises(MediaUnreadable, match=r"contradicts itself: proj:code is EPSG:32633 and .* is EPSG:32632"):
+        mapped(tmp_path, profile=BARE, **CODE, **other, **{"proj:transform": SIX})
+    file, _ = mapped(tmp_path, **CODE, **other)
+    assert file.crs.to_epsg() == 32633
 
 
 def test_the_asset_comes_before_the_item(tmp_path: Path) -> None:
@@ -113,6 +173,12 @@ def test_a_file_keeps_its_own_georeference(tmp_path: Path, fields: dict[str, Any
         ({**CODE, "proj:transform": [1e200, 0, 0, 0, -1e200, 0]}, "proj:transform"),
         ({"proj:code": "+proj=longlat +nadgrids=/x"}, "proj:code"),
         ({"proj:epsg": 999_999}, "proj:epsg"),
+        ({"proj:projjson": {"type": "ProjectedCRS"}}, "proj:projjson"),
+        ({"proj:projjson": "EPSG:32633"}, "proj:projjson"),
+        ({"proj:projjson": ["EPSG:32633"]}, "proj:projjson"),
+        ({**CODE, "proj:bbox": [501_500, 4_998_800, 500_000, 5_000_000], "proj:shape": [40, 50]}, "proj:bbox"),
+        ({**CODE, "proj:bbox": BOX[:3], "proj:shape": [40, 50]}, "proj:bbox"),
+        ({**CODE, "proj:bbox": BOX, "proj:shape": [0, 50]}, "proj:bbox"),
         ({"proj:wkt2": 'BOUNDCRS[PARAMETERFILE["grid","/etc/passwd"]]'}, "proj:wkt2"),
     ],
 )

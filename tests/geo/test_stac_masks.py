@@ -191,6 +191,27 @@ def test_the_finest_geotiff_at_an_https_address_is_chosen() -> None:
         assert find_mask(read_stac_item(item(others)), MaskRequest())[1] == list(others)[1]
 
 
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (("clear", "cloudy", "cloud_shadow", "cloud_free"), '"classes": ["cloudy", "cloud shadow"]}.'),
+        (("ice", "smoke"), "The asset usable describes the classes ice, smoke. Name those that hide the ground"),
+        (("ice", "smoke"), '"mask": {"kind": "classification", "classes": ["?"]}.'),
+    ],
+)
+def test_a_mask_without_a_kind_points_to_the_classes_that_an_asset_describes(
+    classes: tuple[str, ...], said: str
+) -> None:
+    described = [{"value": at, "name": name} for at, name in enumerate(classes)]
+    document = read_stac_item(item({"usable": {"href": "https://h/u.tif", "classification:classes": described}}))
+    with pytest.raises(InvalidInput) as refused:
+        find_mask(document, MaskRequest())
+    assert said in refused.value.detail
+    with pytest.raises(InvalidInput) as refused:
+        find_mask(document, MaskRequest(kind="fmask"))
+    assert refused.value.detail == "The STAC item has no asset fmask; it has usable."
+
+
 def test_an_asset_called_cloud_that_is_no_probability_is_not_taken_for_one() -> None:
     document = read_stac_item(item({"cloud": {"href": "https://e.example/m.tif", "title": "Cloud mask"}}))
     with pytest.raises(InvalidInput, match="has no asset cloud_probability; it has cloud"):

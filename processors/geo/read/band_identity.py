@@ -15,17 +15,22 @@ from typing import Final, Literal
 
 from penstock.processors.geo.read.band_names import (
     Code,
+    broad_kinds,
     file_kinds,
     find_code,
     is_numbering,
     named_kinds,
+    numbered_swir,
+    swir_number,
     wavelength_kinds,
 )
-from penstock.processors.geo.read.sensors import ONLY_NIR, PRODUCTS, Sensor
+from penstock.processors.geo.read.sensors import LANDSAT, ONLY_NIR, PRODUCTS, SENTINEL_2, SWIR, Sensor
 
 #: The text that tells what a band is.
 Origin = Literal["name", "code", "wavelength", "file name", "product", "colour interpretation"]
 
+#: Codes of Landsat's surface reflectance (`SR_B1`); the other bands of Landsat have none.
+_LANDSAT_SR: Final = frozenset(f"b{number}" for number in range(1, 8))
 #: Common names by colour interpretation, as in GDAL. The others are of several bands.
 _COLOURS: Final[Mapping[str, tuple[str, ...]]] = {
     "red": ("red",),
@@ -86,6 +91,8 @@ class Identity:
     sensors: tuple[Sensor, ...] = ()
     #: Product whose documented order of bands tells what the band is.
     product: str = ""
+    #: True if the band is numbered like `SWIR 1`, and the number has another meaning in the scene or none.
+    renumbered: bool = False
 
 
 def identify(
@@ -97,18 +104,36 @@ def identify(
     ambiguous.
     """
     present = without_numbering(present)
-    codes = [_code(band) for band in present]
+    named = next((band.sensor for band in present if band.sensor), None) or sensor
+    codes = _of_one_provider([_code(band) for band in present], named)
     sensors = [_sensors(band, code, sensor) for band, code in zip(present, codes, strict=True)]
     every = [known for known in sensors if known]
     shared = tuple(one for one in (every[0] if every else ()) if all(one in known for known in every))
     keys = {code.key for code, known in zip(codes, sensors, strict=True) if code and len(known) > 1}
     shared = tuple(one for one in shared if keys <= one.bands.keys() and only in (None, one))
     counts = Counter(band.file for band in present)
+    swir = numbered_swir((text for band in present for text in _all_texts(band)), named)
     found = []
     for band, code, known in zip(present, codes, sensors, strict=True):
         candidates = known if len(known) < 2 else (shared or known)
-        found.append(_identity(band, code, candidates, counts[band.file]))
+        renumbered = swir is not SWIR and any(map(swir_number, _all_texts(band)))
+        found.append(replace(_identity(band, code, candidates, counts[band.file], swir), renumbered=renumbered))
     return tuple(found)
+
+
+def contradicted(present: Sequence[SceneBand], sensor: Sensor | None) -> tuple[SceneBand, str, str] | None:
+    """Return a band of a file that the STAC item calls like another band of it, its own common name and the item's.
+
+    Returns None if item and file agree about the order of bands, or one of them says nothing.
+    """
+    of_file = identify([replace(band, aliases=(), colour="") for band in present], sensor)
+    of_item = identify([SceneBand(band.index, None, band.aliases) for band in present], sensor)
+    held = broad_kinds(kind for one in of_file for kind in one.kinds)
+    for band, own, given in zip(present, of_file, of_item, strict=True):
+        said = broad_kinds(given.kinds)
+        if own.kinds and said and not said & broad_kinds(own.kinds) and said <= held:
+            return band, own.kinds[0], given.kinds[0]
+    return None
 
 
 def without_numbering(present: Sequence[SceneBand]) -> list[SceneBand]:
@@ -125,10 +150,24 @@ def _texts(band: SceneBand) -> Iterator[str]:
     yield from band.texts
 
 
+def _all_texts(band: SceneBand) -> Iterator[str]:
+    yield from _texts(band)
+    if band.alone:
+        yield band.file_name.rpartition(".")[0]
+
+
 def _code(band: SceneBand) -> Code | None:
     found = (find_code(text) for text in _texts(band))
     own = next((code for code in found if code is not None), None)
     return own or (find_code(band.file_name) if band.alone else None)
+
+
+def _of_one_provider(codes: Sequence[Code | None], sensor: Sensor | None) -> list[Code | None]:
+    """Return the codes; `sr_B2` is of Sentinel-2 if the scene is, or if another such as `sr_B8A` is not Landsat's."""
+    prefixed = [code for code in codes if code and not code.bare and code.text.lower().startswith("sr")]
+    if sensor in LANDSAT or (sensor is not SENTINEL_2 and all(code.key in _LANDSAT_SR for code in prefixed)):
+        return list(codes)
+    return [replace(code, sensors=(SENTINEL_2,)) if code in prefixed else code for code in codes]
 
 
 def _sensors(band: SceneBand, code: Code | None, scene: Sensor | None) -> tuple[Sensor, ...]:
@@ -141,11 +180,13 @@ def _sensors(band: SceneBand, code: Code | None, scene: Sensor | None) -> tuple[
     return tuple(sensor for sensor in code.sensors if code.key in sensor.bands)
 
 
-def _identity(band: SceneBand, code: Code | None, sensors: tuple[Sensor, ...], count: int) -> Identity:
+def _identity(
+    band: SceneBand, code: Code | None, sensors: tuple[Sensor, ...], count: int, swir: Mapping[int, str]
+) -> Identity:
     by_code = _agreed(code, sensors)
     for text in _texts(band):
         own = find_code(text)
-        if kinds := named_kinds(text):
+        if kinds := named_kinds(text, swir):
             return Identity(kinds, "name", code, sensors)
         if own is not None and own == code and by_code:
             return Identity(by_code, "code", code, sensors)
@@ -153,7 +194,7 @@ def _identity(band: SceneBand, code: Code | None, sensors: tuple[Sensor, ...], c
         return Identity(kinds, "wavelength", code, sensors)
     if by_code:
         return Identity(by_code, "file name", code, sensors)
-    if band.alone and code is None and (kinds := file_kinds(band.file_name)):
+    if band.alone and code is None and (kinds := file_kinds(band.file_name, swir)):
         return Identity(kinds, "file name")
     return (None if band.name else _unnamed(band, count)) or Identity(code=code, sensors=sensors)
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 from penstock.errors import InvalidInput, Issue, MissingBands
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.band_identity import Identity, SceneBand, identify, without_numbering
-from penstock.processors.geo.read.band_names import broad_kinds, canonical, find_code, named_kinds
-from penstock.processors.geo.read.sensors import SENSORS, Sensor
+from penstock.processors.geo.read.band_names import (
+    broad_kinds,
+    canonical,
+    find_code,
+    mentions_band,
+    named_kinds,
+    numbered_swir,
+)
+from penstock.processors.geo.read.sensors import SENSORS, SWIR, Sensor
 
 #: Bands in a message, at most.
 _MOST_LISTED: Final = 20
@@ -41,6 +48,8 @@ class NeededBand:
     band: Band
     #: The sensor of the codes among the names of the model's bands; None if they may be of several.
     sensor: Sensor | None
+    #: Common names of the numbered bands of short-wave infrared, as all names of the model's bands say.
+    swir: Mapping[int, str] = field(default_factory=lambda: SWIR)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -52,9 +61,14 @@ class NeededBand:
         """Common names of the band, best first."""
         return tuple(dict.fromkeys(kind for name in self.names for kind in self.kinds_of(name)))
 
+    @cached_property
+    def coded(self) -> tuple[str, ...]:
+        """Common names that the codes among the names have, best first."""
+        return tuple(kinds[0] for name in self.names if find_code(name) and (kinds := self.kinds_of(name)))
+
     def kinds_of(self, name: str) -> tuple[str, ...]:
         """Return the common names of one of the band's names; of a code, those of the band or of the model's sensor."""
-        if found := named_kinds(name):
+        if found := named_kinds(name, self.swir):
             return found
         code = find_code(name)
         known = self.sensor.bands.get(code.key) if self.sensor and code else None
@@ -68,6 +82,8 @@ class NeededBand:
             return False
         kinds = self.kinds_of(name)
         contradicts = bool(kinds and identity.kinds) and not broad_kinds(kinds) & broad_kinds(identity.kinds)
+        if identity.renumbered and kinds:
+            return not contradicts and bool(identity.kinds)
         return not (contradicts and find_code(name) is not None)
 
 
@@ -75,7 +91,8 @@ def needed_bands(needed: Sequence[Band]) -> tuple[NeededBand, ...]:
     """Return the bands of a model with their common names."""
     sensors = [sensor for sensor in SENSORS if all(_fits(band, sensor) for band in needed)]
     coded = any(find_code(name) for band in needed for name in (band.name, *band.synonyms))
-    return tuple(NeededBand(band, sensors[0] if coded and len(sensors) == 1 else None) for band in needed)
+    swir = numbered_swir(name for band in needed for name in (band.name, *band.synonyms))
+    return tuple(NeededBand(band, sensors[0] if coded and len(sensors) == 1 else None, swir) for band in needed)
 
 
 def _fits(band: Band, sensor: Sensor) -> bool:
@@ -113,8 +130,7 @@ def select_bands(
         return Selection(only.selection.bands, (f"{note}the only one with all bands.", *only.selection.notes))
     if _order_only(wanted, present, identities, found):
         return Selection(tuple(present), _order_note(needed, present))
-    missing = [need.name for need, match in zip(needed, found, strict=True) if match is None]
-    raise MissingBands(_sentence(needed, present, identities, missing, readings))
+    raise MissingBands(_sentence(needed, present, identities, found, readings))
 
 
 def find_places(
@@ -122,9 +138,12 @@ def find_places(
 ) -> tuple[str, tuple[int, ...]]:
     """Return the places of the scene's bands that a model's band names or means, and the name; none if there is none.
 
-    Names come first, in their order, then common names.
+    Names come first, in their order, then common names. A model's band that may be a broad or a narrow one is that of
+    its first code, such as B8A, however the scene writes its names.
     """
     pairs = list(enumerate(zip(present, identities, strict=True)))
+    if len(need.kinds) > 1:
+        pairs = [pair for pair in pairs if need.coded and pair[1][1].kinds[:1] == need.coded[:1]] or pairs
     for name in need.names:
         if places := tuple(at for at, (band, known) in pairs if need.names_band(name, band, known)):
             return name, places
@@ -137,7 +156,8 @@ def find_places(
 def _find_one(need: NeededBand, present: Sequence[SceneBand], identities: Sequence[Identity]) -> int | None:
     name, places = find_places(need, present, identities)
     if len(places) > 1:
-        raise InvalidInput(f"The scene has {len(places)} bands named {name!r}; select one with `bands`.")
+        listed = _listing([present[at] for at in places], [identities[at] for at in places])
+        raise InvalidInput(f"The scene has {len(places)} bands named {name!r}: {listed}. Select one with `bands`.")
     return places[0] if places else None
 
 
@@ -235,7 +255,7 @@ def _notes(used: Sequence[tuple[NeededBand, SceneBand, Identity]]) -> Iterable[s
         yield f"The bands have no names. By the file's name, their order is that of {product}."
     for need, band, one in used:
         wanted = need.kinds[0] if need.kinds else ""
-        broader = wanted not in one.kinds and broad_kinds([wanted]) & set(one.kinds)
+        broader = not {wanted, *need.coded} & set(one.kinds) and broad_kinds([wanted]) & set(one.kinds)
         if broader and one.origin != "name" and not _named(need, band, one):
             yield f"The band {wanted} is not in the scene; {_shown(band, one)} was used as {need.band.name}."
 
@@ -279,7 +299,7 @@ def _sentence(
     needed: Sequence[Band],
     present: Sequence[SceneBand],
     identities: Sequence[Identity],
-    missing: Sequence[str],
+    matches: Sequence[int | None],
     readings: Sequence[Reading],
 ) -> str:
     if len(present) < len(needed):
@@ -289,16 +309,31 @@ def _sentence(
     unclear = [one for one in identities if one.code is not None and not one.kinds]
     sensors = dict.fromkeys(sensor.name for one in unclear for sensor in one.sensors)
     several = f" The codes {_codes(unclear)} mean different bands on {', '.join(sensors)}." if len(sensors) > 1 else ""
+    renumbered = [band.names[0] for band, one in zip(present, identities, strict=True) if one.renumbered and band.names]
+    if renumbered:
+        several += f" Sensors number short-wave infrared differently, so {', '.join(renumbered)} do not say enough."
+    missing = ", ".join(need.name for need, match in zip(needed, matches, strict=True) if match is None)
     lines = [f"if it is of {one.sensor.name}, {_line(b.number for b in one.selection.bands)}" for one in readings]
-    advice = "; ".join(lines) or f"such as {_line(range(1, len(needed) + 1))}"
+    advice = "; ".join(lines) or _advice(present, identities, matches, missing)
     return (
         f"The model needs {_names(needed)}; the scene has {_listing(present, identities)}. No band matches the name of "
-        f"{', '.join(missing)}.{several} Give the bands in the model's order in `bands` (names or numbers from 1): "
+        f"{missing}.{several} Give the bands in the model's order in `bands` (names or numbers from 1): "
         f"{advice}."
     )
 
 
-def _line(numbers: Iterable[int]) -> str:
+def _advice(
+    present: Sequence[SceneBand], identities: Sequence[Identity], matches: Sequence[int | None], missing: str
+) -> str:
+    """Return the line of a request with the bands that were found; with the mere order if nothing tells one band."""
+    told = any(one.kinds or one.code for one in identities) or any(match is not None for match in matches)
+    if told or any(mentions_band(text) for band in present for text in band.names):
+        filled = _line("?" if match is None else present[match].number for match in matches)
+        return f'{filled}, with the {"number" if missing.count(",") == 0 else "numbers"} of {missing} for each "?"'
+    return f"such as {_line(range(1, len(matches) + 1))}"
+
+
+def _line(numbers: Iterable[int | str]) -> str:
     """Return the line of a request that selects bands by number."""
     text = json.dumps(list(numbers))
     return f"\"bands\": {text} (on the command line: --param 'bands={text}')"

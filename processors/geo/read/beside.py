@@ -11,7 +11,7 @@ https://gdal.org/development/rfc/rfc15_nodatabitmask.html.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,15 @@ def with_beside(scene: Scene, beside: Beside) -> tuple[Scene, tuple[str, ...]]:
     elif beside.world is not None and _differs(scene, beside.world):
         notes += ("The world file beside the scene has another place than the scene's own. It was not used.",)
     return scene, notes
+
+
+def beside_notes(scene: Scene, *, named: bool) -> Iterator[str]:
+    """Yield a note for a scene that files beside it may place, but give no CRS, nor does its STAC item."""
+    if named and scene.crs is None and scene.transform is not None:
+        yield (
+            "The scene has a place but no CRS, and a world file gives none: the results have no CRS. Write it into the "
+            "file (e.g. gdal_edit.py -a_srs EPSG:32633 FILE; a .prj is not read) or into its .aux.xml."
+        )
 
 
 def _check_mask(mask: Scene, scene: Scene) -> None:

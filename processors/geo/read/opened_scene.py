@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from penstock.errors import InputError, InvalidInput
+from penstock.errors import InputError, InvalidInput, Issue
 from penstock.models import Limits
 from penstock.processors.base import Media
 from penstock.processors.geo.mask_kinds import MaskKind, MaskKindName
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.read.band_identity import SceneBand
+from penstock.processors.geo.read.band_identity import SceneBand, contradicted
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.bands import bands_in_words, select_bands
-from penstock.processors.geo.read.beside import read_beside, with_beside
+from penstock.processors.geo.read.beside import beside_notes, read_beside, with_beside
 from penstock.processors.geo.read.encodings import request_text
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
@@ -190,8 +190,12 @@ class SceneOpener:
                 with naming(name):
                     file = self._with_beside(part, self._file(part.media, name or label or "The scene"))
                     file = _on_the_grid(file, item, notes)
+                    file = replace(file, notes=(*file.notes, *beside_notes(file.scene, named=bool(part.beside))))
                     before = sum(file.scene.count for file in files)
-                    present += _present(part, file.scene, item, file=at, before=before)
+                    bands = list(_present(part, file.scene, item, file=at, before=before))
+                    if item is not None:
+                        _check_names(bands, item)
+                    present += bands
                 files.append(file)
             if sidecar is None and item is not None and not single.parts():
                 sidecar = self._own_sidecar(item, single, date, files)
@@ -297,6 +301,20 @@ def _present(part: SceneFile, scene: Scene, item: StacItem | None, *, file: int,
         own = file_name(part.media)
         sensor = band.sensor or named_sensor([own])
         yield replace(band, name=name, aliases=aliases, file=file, before=before, file_name=own, sensor=sensor)
+
+
+def _check_names(bands: Sequence[SceneBand], item: StacItem) -> None:
+    """Raise `InvalidInput` if the item has the bands of a file in another order than the file's names say."""
+    found = contradicted(bands, named_sensor(item.platforms))
+    if found is not None:
+        band, own, given = found
+        shown = f"{band.index} {band.name!r}" if band.name else str(band.index)
+        raise InvalidInput(
+            f"The STAC item contradicts the file: band {shown} is {own} in the file, and {given} in the item "
+            f"({', '.join(band.aliases)}). List the item's bands in the file's order, or leave out `stac` and give "
+            "`radiometry`.",
+            errors=[Issue("/input/stac", "has the bands in another order than the file")],
+        )
 
 
 def _radiometry(

@@ -42,7 +42,7 @@ def _sensor(name: str, names: str, **bands: tuple[float, *tuple[str, ...]]) -> S
 SENTINEL_2: Final = _sensor(
     "Sentinel-2",
     r"(?<![a-z0-9])S2(?:[A-D](?![a-z0-9])|(?=[_-]))|sentinel[ _-]*2|MSIL[12][ABC]|HLS2?[._-]?S30"
-    r"|(?<![a-z0-9])T\d\d[A-Z]{3}_\d{8}T",
+    r"|(?<![a-z0-9])T\d\d[A-Z]{3}_\d{8}T|(?<![a-z0-9])ga_s2[a-d]m_",
     b1=(442.7, "coastal"), b2=(492.4, "blue"), b3=(559.8, "green"), b4=(664.6, "red"), b5=(704.1, "rededge071"),
     b6=(740.5, "rededge075"), b7=(782.8, "rededge078"), b8=(832.8, "nir"), b8a=(864.7, "nir08"), b9=(945.1, "nir09"),
     b10=(1373.5, "cirrus"), b11=(1613.7, "swir16"), b12=(2202.4, "swir22"),
@@ -50,14 +50,15 @@ SENTINEL_2: Final = _sensor(
 OLI: Final = _sensor(
     "Landsat 8 and 9",
     r"(?<![a-z0-9])L(?:[COT]0?[89](?=$|[^a-z0-9]|\d{5})|[89](?=[_-])|0[89]\.)|landsat[ _-]*[89](?!\d)"
-    r"|(?<![a-z])OLI(?![a-z])|HLS2?[._-]?L30",
+    r"|(?<![a-z])OLI(?![a-z])|HLS2?[._-]?L30|(?<![a-z0-9])ga_ls[89]c_",
     b1=(443.0, "coastal"), b2=(482.0, "blue"), b3=(561.4, "green"), b4=(654.6, "red"), b5=(864.7, *ONLY_NIR),
     b6=(1608.9, "swir16"), b7=(2200.7, "swir22"), b8=(589.5, "pan"), b9=(1373.4, "cirrus"), b10=(10_895.0, "lwir11"),
     b11=(12_005.0, "lwir12"),
 )  # fmt: skip
 TM: Final = _sensor(
     "Landsat 4 to 7",
-    r"(?<![a-z0-9])L(?:[ET]0?[457](?=$|[^a-z0-9]|\d{5})|[57](?=[_-])|0[457]\.)|landsat[ _-]*[457](?!\d)",
+    r"(?<![a-z0-9])L(?:[ET]0?[457](?=$|[^a-z0-9]|\d{5})|[57](?=[_-])|0[457]\.)|landsat[ _-]*[457](?!\d)"
+    r"|(?<![a-z0-9])ga_ls[457][et]_",
     b1=(485.0, "blue"), b2=(560.0, "green"), b3=(660.0, "red"), b4=(840.0, *ONLY_NIR), b5=(1650.0, "swir16"),
     b6=(11_450.0, "lwir"), b7=(2220.0, "swir22"), b8=(710.0, "pan"),
 )  # fmt: skip
@@ -142,9 +143,10 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
         "naheres infrarot", "infrarrojo cercano", "cercano infrarrojo", "irc", "infravermelho proximo", "ivp",
         "infrarosso vicino", "vicino infrarosso", "nabij infrarood",
     ),
+    "nir 2": ("nir 2", "nir2"),  # of WorldView: 950 nm
     "nir08": (
         "nir08", "nir 08", "nir narrow", "nirnarrow", "narrow nir", "nir8a", "near infrared narrow",
-        "narrow near infrared", "pir etroit", "proche infrarouge etroit",
+        "narrow near infrared", "pir etroit", "proche infrarouge etroit", "nbart nir 2", "nbar nir 2", "s2be nir 2",
     ),
     "nir09": ("nir09", "nir 09", "water vapour", "water vapor", "watervapour", "watervapor", "vapeur d eau"),
     "cirrus": ("cirrus", "swir cirrus"),
@@ -166,6 +168,11 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "lwir11": ("lwir11", "lwir 11", "tir1", "tirs1", "thermal 1"),
     "lwir12": ("lwir12", "lwir 12", "tir2", "tirs2", "thermal 2"),
 }  # fmt: skip
+#: Common names of `SWIR 1`, `SWIR 2` in a scene that numbers no other short-wave infrared.
+SWIR: Final[Mapping[int, str]] = {1: "swir16", 2: "swir22"}
+#: The same of Sentinel-2 of Digital Earth Australia. https://knowledge.dea.ga.gov.au/data/product/
+#: dea-surface-reflectance-nbart-sentinel-2a-msi, and the aliases in GeoscienceAustralia/dea-config.
+DEA_SWIR: Final[Mapping[int, str]] = {2: "swir16", 3: "swir22"}
 #: Words of products that are made from a band and are not the band.
 NO_BAND: Final = frozenset(
     {

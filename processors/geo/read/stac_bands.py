@@ -30,6 +30,8 @@ _BASELINES: Final = ("s2:processing_baseline", "sentinel:processing_baseline", "
 #: Baselines as numbers are below; `N0511` may be the number 511.
 _BASELINES_END: Final = 100
 _APPLIED: Final = "boa_offset_applied"
+#: Part of the media types of HDF4 and HDF5.
+_HDF: Final = "x-hdf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,10 @@ def asset_bands(key: str, asset: Mapping[str, Any], properties: Mapping[str, Any
     processing = sentinel2_processing(properties, asset)
     lists = {name: _objects(asset, name, properties) for name in ("bands", "eo:bands", "raster:bands")}
     named = "bands" if lists["bands"] else "eo:bands"
-    unclear = _unclear(key, named, len(lists[named]), lists["raster:bands"])
+    raster = lists["raster:bands"]
+    if _HDF in str(asset.get("type")):  # MODIS: seven bands in `eo:bands`, thirteen in the file and in `raster:bands`
+        raster = raster[: max(len(lists[named]), 1)]
+    unclear = _unclear(key, named, len(lists[named]), raster)
     each = [
         {name: value for part in parts for name, value in part.items()}
         for parts in zip_longest(*lists.values(), fillvalue={})
@@ -170,21 +175,19 @@ def declared_at(bands: Sequence[AssetBand], index: int, name: str, example: str)
 def unclear_bands(band: AssetBand, example: str) -> InvalidInput:
     """Return the error for a band whose radiometry the item leaves unclear; `example`: see `declared_at`."""
     return InvalidInput(
-        f"{band.unclear or band.lacking} Repeat the entry of `raster:bands` for each band, or give in the request "
+        f"{band.unclear or band.lacking} Give each band its entry of `raster:bands`, or give in the request "
         f"e.g. {example}."
     )
 
 
 def _unclear(key: str, named: str, count: int, raster: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong if `raster:bands` has fewer entries than the `count` of the list `named`; else nothing.
-
-    More entries are no fault: MODIS items name seven of the thirteen bands of their HDF file.
-    """
-    if count <= 1 or not 0 < len(raster) < count or not any(map(_declares, raster)):
+    """Return what is wrong if `raster:bands` does not have the `count` entries of the list `named`; else nothing."""
+    if count <= 1 or len(raster) in (0, count) or not any(map(_declares, raster)):
         return ""
+    those = "the others" if len(raster) < count else "each"
     return (
         f"The asset {key} of the STAC item has {bands_in_words(count)} in `{named}`, but {len(raster)} in "
-        "`raster:bands`, so that the scale, offset and nodata of the others are unknown."
+        f"`raster:bands`, so that the scale, offset and nodata of {those} are unknown."
     )
 
 

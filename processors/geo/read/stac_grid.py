@@ -1,14 +1,15 @@
 """Grid of a STAC asset by the Projection extension: used where the file has no georeference, and else compared with it.
 
-Fields (Projection extension 1.0 to 2.0): `proj:code` or `proj:epsg`, `proj:wkt2`, `proj:transform` (six or nine
-numbers, row by row) and `proj:shape` (rows, columns), each of the asset, or of the item if the asset has none.
+Fields (Projection extension 1.0 to 2.0): `proj:code` or `proj:epsg`, `proj:wkt2` or `proj:projjson`, `proj:transform`
+(six or nine numbers, row by row) or else `proj:bbox` (west, south, east, north), and `proj:shape` (rows, columns), each
+of the asset, or of the item if the asset has none.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ _CODE: Final = re.compile(r"[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}")
 #: Words of WKT that can name files.
 _NAMES_FILES: Final = re.compile(r"EXTENSION|PARAMETERFILE|nadgrids|geoidgrids", re.IGNORECASE)
 _WHOLE_TRANSFORM: Final = (6, 9)
+_WHOLE_BBOX: Final = (4, 6)
+#: Fields of the CRS, best first.
+_CRS_FIELDS: Final = ("proj:code", "proj:epsg", "proj:wkt2", "proj:projjson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class AssetGrid:
     crs: Any | None = None
     crs_text: str = ""
     transform: Any | None = None
+    #: True if the transform follows from the bounding box, which may be rounded.
+    by_bbox: bool = False
     #: Rows and columns.
     shape: tuple[int, int] | None = None
     #: The field that cannot be used, and its value; empty if all can.
@@ -45,8 +51,7 @@ class AssetGrid:
 
 def asset_grid(asset: Mapping[str, Any], properties: Mapping[str, Any]) -> AssetGrid:
     """Return the grid of an asset; a field that cannot be used is left out, and named in `unusable`."""
-    codes = ("proj:code", "proj:epsg", "proj:wkt2")
-    owner = asset if any(asset.get(name) for name in codes) else properties
+    owner = asset if any(asset.get(name) for name in _CRS_FIELDS) else properties
     # A transform belongs to the shape beside it: the item's may be that of assets with other pixels.
     place = asset if asset.get("proj:transform") is not None else properties
     own_shape = asset.get("proj:shape", place.get("proj:shape"))
@@ -55,19 +60,34 @@ def asset_grid(asset: Mapping[str, Any], properties: Mapping[str, Any]) -> Asset
         others = own_shape != place.get("proj:shape")
         numbers = [] if others else _numbers(place.get("proj:transform"), "proj:transform", _WHOLE_TRANSFORM)
         crs, text = _crs(owner)
+        if place.get("proj:transform") is None:
+            shape = _numbers(own_shape, "proj:shape", (2,))
+            box = asset.get("proj:bbox", properties.get("proj:bbox"))
+            numbers = _from_bbox(_numbers(box, "proj:bbox", _WHOLE_BBOX), shape)
     except MediaUnreadable as error:
         return AssetGrid(unusable=error.detail)
     transform = rasterio.Affine(*numbers[:6]) if numbers else None
     if transform is not None and not 0 < abs(transform.determinant) < math.inf:
         return AssetGrid(unusable=_unreadable("proj:transform", str(numbers)).detail)
-    return AssetGrid(crs, text, transform, (int(shape[0]), int(shape[1])) if shape else None)
+    by_bbox = transform is not None and place.get("proj:transform") is None
+    return AssetGrid(crs, text, transform, by_bbox, (int(shape[0]), int(shape[1])) if shape else None)
+
+
+def _from_bbox(box: Sequence[float], shape: Sequence[float]) -> list[float]:
+    """Return the transform of a grid whose rows run from west to east; empty without both fields."""
+    if not box or not shape:
+        return []
+    west, south, east, north = (*box[:2], *box[len(box) // 2 :][:2])
+    if not (west < east and south < north and min(shape) >= 1):
+        raise _unreadable("proj:bbox", str(list(box)))
+    return [(east - west) / shape[1], 0.0, west, 0.0, (south - north) / shape[0], north]
 
 
 def on_the_grid(scene: Scene, grid: AssetGrid) -> Scene:
     """Return the header of a file with the CRS and the transform of its asset where the file has none.
 
-    Raises `InvalidInput` for a grid that contradicts the file, and `MediaUnreadable` for one that is needed and not
-    usable.
+    A CRS is of no use to a file that stays without a transform. Raises `InvalidInput` for a grid that contradicts the
+    file, and `MediaUnreadable` for one that is needed and not usable.
     """
     same_size = grid.shape in (None, (scene.height, scene.width))
     if scene.gcps or scene.rpcs is not None:
@@ -81,13 +101,12 @@ def on_the_grid(scene: Scene, grid: AssetGrid) -> Scene:
             f"`proj:shape` is {list(grid.shape or ())}, but the file has {scene.height} rows and {scene.width} "
             "columns, and no georeference of its own"
         )
-    if scene.transform is not None and grid.transform is not None and grid.shape == (scene.height, scene.width):
+    exact = grid.transform is not None and not grid.by_bbox
+    if scene.transform is not None and exact and grid.shape == (scene.height, scene.width):
         _check_transform(scene, grid)
-    return replace(
-        scene,
-        crs=grid.crs if scene.crs is None else scene.crs,
-        transform=grid.transform if scene.transform is None else scene.transform,
-    )
+    transform = grid.transform if scene.transform is None else scene.transform
+    crs = grid.crs if scene.crs is None and transform is not None else scene.crs
+    return replace(scene, crs=crs, transform=transform)
 
 
 def grid_notes(before: Scene, after: Scene, grid: AssetGrid) -> Iterator[str]:
@@ -96,29 +115,48 @@ def grid_notes(before: Scene, after: Scene, grid: AssetGrid) -> Iterator[str]:
         f"{name} ({value})"
         for name, value, old, new in (
             ("CRS", grid.crs_text, before.crs, after.crs),
-            ("transform", _words(after.transform), before.transform, after.transform),
+            (
+                "transform",
+                _words(after.transform) + (", by `proj:bbox` and `proj:shape`" if grid.by_bbox else ""),
+                before.transform,
+                after.transform,
+            ),
         )
         if old is None and new is not None
     ]
     if taken:
         yield f"The file has no {' and no '.join(taken)} of its own: the STAC item's was used."
+    elif grid.crs is not None and after.transform is None and not (after.gcps or after.rpcs):
+        yield (
+            "The file has no georeference, and the STAC item gives it a CRS, but neither `proj:transform` nor "
+            "`proj:bbox` and `proj:shape`. The results have no georeference."
+        )
 
 
 def _crs(fields: Mapping[str, Any]) -> tuple[Any | None, str]:
-    code, epsg, wkt = (fields.get(name) for name in ("proj:code", "proj:epsg", "proj:wkt2"))
-    text = str(code) if code else f"EPSG:{epsg}" if epsg else ""
+    """Return the CRS of the fields, and its text; raises `MediaUnreadable` if they have several or an unusable one."""
+    found = {name: _crs_of(name, value) for name in _CRS_FIELDS if (value := fields.get(name))}
+    codes = {name: crs.to_epsg() for name, (crs, _) in found.items() if crs.to_epsg() is not None}
+    if len(set(codes.values())) > 1:
+        named = " and ".join(f"{name} is EPSG:{code}" for name, code in codes.items())
+        raise MediaUnreadable(f"The STAC item contradicts itself: {named}. Correct or remove one of them.")
+    return next(iter(found.values()), (None, ""))
+
+
+def _crs_of(name: str, value: Any) -> tuple[Any, str]:
+    """Return the CRS of one field, and its text."""
     try:
-        if text:
+        if name in ("proj:code", "proj:epsg"):
+            text = f"EPSG:{value}" if name == "proj:epsg" else str(value)
             if not _CODE.fullmatch(text):
-                raise _unreadable("proj:code" if code else "proj:epsg", text)
+                raise _unreadable(name, text)
             return rasterio.crs.CRS.from_string(text), text
-        if isinstance(wkt, str) and wkt:
-            if _NAMES_FILES.search(wkt):
-                raise _unreadable("proj:wkt2", wkt)
-            return rasterio.crs.CRS.from_wkt(wkt), "proj:wkt2"
-    except CRSError as error:
-        raise _unreadable("proj:code" if code else "proj:epsg" if epsg else "proj:wkt2", text or str(wkt)) from error
-    return None, ""
+        wkt = CRS.from_json_dict(value).to_wkt() if isinstance(value, dict) else value
+        if not isinstance(wkt, str) or _NAMES_FILES.search(wkt):
+            raise _unreadable(name, str(value))
+        return rasterio.crs.CRS.from_wkt(wkt), name
+    except (CRSError, ProjError) as error:
+        raise _unreadable(name, str(value)) from error
 
 
 def _numbers(value: Any, name: str, counts: tuple[int, ...]) -> list[float]:

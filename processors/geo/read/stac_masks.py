@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,8 @@ _NAMES: Final[Mapping[MaskKindName, frozenset[str]]] = {
 _MOST_NAMED: Final = 30
 _BITS: Final = 16
 _HIGHEST: Final = 2**_BITS - 1
+#: Words of classes that are not cloud, though they name it.
+_CLEAR: Final = frozenset({"free", "low", "no", "not", "set", "without"})
 _NO_DATA: Final = frozenset({"fill", "no data", "nodata"})
 
 
@@ -41,10 +44,24 @@ def find_mask(item: StacItem | None, request: MaskRequest) -> tuple[MaskKindName
         found = list(_described(item, request) if name == "classification" else _named(item, _NAMES[name]))
         if found:
             return name, min(found, key=lambda key: rank(item, key))
-    wanted = request.kind or " or ".join(_wanted(request))
+    wanted, held = request.kind or " or ".join(_wanted(request)), ", ".join(list(item.bands)[:_MOST_NAMED])
     raise InvalidInput(
-        f"The STAC item has no asset {wanted}; it has {', '.join(list(item.bands)[:_MOST_NAMED])}.",
+        f"The STAC item has no asset {wanted}; it has {held}.{_hint(item, request)}",
         errors=[Issue("/input/mask", f"is not in the STAC item: it has no asset {wanted}")],
+    )
+
+
+def _hint(item: StacItem, request: MaskRequest) -> str:
+    """Return the mask to request if an asset describes its classes, which a request without a kind does not take."""
+    kinds = {key: kind for key, asset in item.assets.items() if (kind := described_kind(asset)) is not None}
+    if request.kind is not None or request.threshold is not None or not kinds:
+        return ""
+    key = min(kinds, key=lambda each: rank(item, each))
+    names = [name for name in kinds[key].classes if name not in kinds[key].empty]
+    clouds = [name for name in names if "cloud" in name and not _CLEAR & set(name.split())]
+    return (
+        f" The asset {key} describes the classes {', '.join(names[:_MOST_NAMED])}. Name those that hide the ground, as "
+        f'in "mask": {json.dumps({"kind": "classification", "classes": clouds or ["?"]})}.'
     )
 
 

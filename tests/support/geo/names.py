@@ -120,6 +120,10 @@ def _short(codes: Mapping[str, str]) -> dict[str, str]:
     return {code.replace("B0", "B"): kind for code, kind in codes.items()}
 
 
+def _renamed(form: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {form.format(name): kind for name, kind in names.items()}
+
+
 def _six(codes: Mapping[str, str]) -> dict[str, str]:
     return {code: kind for code, kind in codes.items() if code in ("B02", "B03", "B04", "B8A", "B11", "B12")}
 
@@ -133,6 +137,14 @@ _EARTH_SEARCH: Final = {
     "coastal": "coastal", "blue": "blue", "green": "green", "red": "red", "rededge1": "rededge071",
     "rededge2": "rededge075", "rededge3": "rededge078", "nir": "nir", "nir08": "nir08", "nir09": "nir09",
     "swir16": "swir16", "swir22": "swir22",
+}  # fmt: skip
+
+
+#: Bands of Digital Earth Australia's Sentinel-2, beside its others.
+_DEA: Final = {
+    "nbart_blue": "blue", "nbart_green": "green", "nbart_red": "red", "nbart_red_edge_1": "rededge071",
+    "nbart_red_edge_2": "rededge075", "nbart_red_edge_3": "rededge078", "nbart_nir_1": "nir", "nbart_nir_2": "nir08",
+    "nbart_swir_2": "swir16", "nbart_swir_3": "swir22",
 }  # fmt: skip
 
 
@@ -208,11 +220,21 @@ def _exports() -> list[Case]:
         # LANDSAT_LC09_C02_T1_L2, LANDSAT_LT05_C02_T1_L2, NASA_HLS_HLSL30_v002, MODIS_061_MCD43A4
         stack(gee, "Sentinel-2, all bands", _reversed(_short(SENTINEL_2))),
         stack(gee, "Sentinel-2, six bands", _reversed(_short(_six(SENTINEL_2)))),
+        # https://developers.google.com/earth-engine/apidocs/ee-imagecollection-tobands and ee-imagecollection-median
+        stack(gee, "Sentinel-2 after `toBands` (`0_B12`)", _renamed("0_{}", _reversed(_short(SENTINEL_2)))),
+        stack(gee, "Sentinel-2 after a median (`B12_median`)", _renamed("{}_median", _reversed(_short(SENTINEL_2)))),
         stack(gee, "Landsat 8, 9 (`SR_B7` to `SR_B2`)", _reversed(_numbered("SR_B", OLI))),
         stack(gee, "Landsat 4 to 7 (`SR_B7` to `SR_B1`)", _reversed(_numbered("SR_B", TM))),
         stack(gee, "HLS L30, `HLSL30` in the file's name", _reversed(_numbered("B", OLI)), "HLSL30_2023.tif"),
         stack(gee, "HLS L30, no sensor named (`B7` to `B1`)", _reversed(_numbered("B", OLI))),
         stack(gee, "MODIS MCD43A4", _numbered("Nadir_Reflectance_Band", MODIS)),
+        # https://knowledge.dea.ga.gov.au/data/product/dea-surface-reflectance-nbart-sentinel-2a-msi and
+        # dea-surface-reflectance-nbart-landsat-8-oli-tirs; https://github.com/GeoscienceAustralia/dea-config
+        stack("Digital Earth Australia", "Sentinel-2 (`nbart_swir_3` to `nbart_blue`)", _reversed(_DEA)),
+        stack("Digital Earth Australia", "Landsat (`nbart_swir_2` to `nbart_blue`)", {
+            "nbart_swir_2": "swir22", "nbart_swir_1": "swir16", "nbart_nir": "nir08*", "nbart_red": "red",
+            "nbart_green": "green", "nbart_blue": "blue",
+        }),
         # GDAL's driver SENTINEL2, gdal.org/drivers/raster/sentinel2.html
         stack("GDAL", "Sentinel-2 (`B4, central wavelength 665 nm`)", {
             "B4, central wavelength 665 nm": "red", "B3, central wavelength 560 nm": "green",
@@ -239,6 +261,14 @@ def _exports() -> list[Case]:
             "Red (665 nm)": "red", "Green (560 nm)": "green", "Blue (490 nm)": "blue", "NIR (865 nm)": "nir08*",
             "SWIR (1610 nm)": "swir16", "SWIR (2190 nm)": "swir22",
         }),
+        stack("any", "`NIR` and `Narrow NIR`", {
+            "SWIR 2": "swir22", "SWIR 1": "swir16", "NIR": "nir", "Narrow NIR": "nir08", "Red": "red", "Green": "green",
+            "Blue": "blue",
+        }),
+        stack("any", "MODIS, VIIRS (`SWIR1` to `SWIR3`, the first at 1240 nm)", {
+            "Red": "red", "NIR": "nir08*", "Blue": "blue", "Green": "green", "SWIR1": "1240 nm", "SWIR2": "swir16",
+            "SWIR3": "swir22",
+        }),
         stack("any", "words unknown", dict(zip(("un", "deux", "trois", "quatre", "cinq", "six"), SIX, strict=True))),
     ]  # fmt: skip
 
@@ -250,6 +280,10 @@ def _files() -> list[Case]:
     return [
         # sentiwiki.copernicus.eu, S2 Products: names of image files
         files("CDSE, ESA", "files of Sentinel-2 L2A", s2),
+        # https://knowledge.dea.ga.gov.au/notebooks/DEA_products/DEA_Sentinel2_Surface_Reflectance/
+        files("Digital Earth Australia", "files `ga_ls8c_nbart_…_band07.tif`", _numbered(
+            "ga_ls8c_nbart_3-0-0_089078_2019-04-16_final_band0", OLI, ".tif"
+        )),
         # usgs.gov: Landsat Collection 2 product identifiers and band files
         files("USGS", "files `LC09_…_SR_B2.TIF`", _numbered(f"LC09_L2SP_{c2}_SR_B", OLI, ".TIF")),
         files("USGS", "files `LE07_…_SR_B1.TIF`", _numbered(f"LE07_L2SP_{c2}_SR_B", TM, ".TIF")),
