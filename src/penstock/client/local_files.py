@@ -171,6 +171,16 @@ def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:
     return found
 
 
+def takes_list(schema: Mapping[str, Any], place: Sequence[str]) -> bool:
+    """Return True if the field at a place of an input takes its media in a list only."""
+    found = list(shapes(schema, schema))
+    for name in place:
+        inside = [shape["properties"][name] for shape in found if name in shape.get("properties", {})]
+        found = [shape for part in inside for shape in shapes(schema, part)]
+    items = [item for shape in found for item in shapes(schema, shape.get("items") or {})]
+    return all(shape.get("format") != "media" for shape in found) and any(i.get("format") == "media" for i in items)
+
+
 def shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield a schema and its alternatives, with each `$ref` into `root` resolved."""
     if "$ref" in part:
