@@ -2,7 +2,7 @@
 
 A text field is a field of the job, JSON where the field is no text. A file is named after the field of the input that
 it fills: `scene`, or `scene.file` for `file` inside `scene`. Several files of one name make a list, as one under the
-name `images[]` does.
+name `images[]` does, or one for a field that takes its files in a list only.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from penstock.api.connection import while_connected
 from penstock.api.forms import FORM, FRAME_BYTES, path_of, read_form
 from penstock.api.idempotency import id_from
 from penstock.api.services import Services
+from penstock.client.local_files import takes_list
 from penstock.errors import InvalidRequest, Issue, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
@@ -73,6 +75,16 @@ class JobForm:
     files: Sequence[FormFile]
     #: Fingerprint of the fields and files, equal for the same form sent again.
     fingerprint: str
+
+    def fitted(self, schema: Mapping[str, Any]) -> JobForm:
+        """Return the submission with its single files in lists, where the model takes its files in these only."""
+        places = [file.place for file in self.files if takes_list(schema, file.place)]
+        value = deepcopy(self.request.input) if places else self.request.input
+        for *path, last in places:
+            inner = reduce(getitem, path, value)
+            if not isinstance(inner[last], list):
+                inner[last] = [inner[last]]
+        return replace(self, request=self.request.model_copy(update={"input": value}))
 
     def store(self, objects: ObjectStore, tenant: str) -> None:
         """Store the files as uploads. The form of a repeated request finds its files stored."""

@@ -66,7 +66,8 @@ class NoRequests:
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:  # noqa: ARG002  (the protocol names it)
         """Refuse every further file."""
         raise InvalidInput(
-            f"{reference[:200]} cannot be fetched here: only a service fetches files that a document names."
+            f"{reference[:200]} cannot be fetched here: only a service fetches files that a document names. Download "
+            "them, and give the local files: for the assets of a STAC item, list them beside it in `files`."
         )
 
     def fill(self, reference: str, ranges: Sequence[Range], *, later: bool) -> None:

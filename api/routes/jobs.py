@@ -41,7 +41,7 @@ from penstock.errors import (
     TooManyJobs,
     UnknownJob,
 )
-from penstock.intake.submissions import Origin
+from penstock.intake.submissions import Origin, servable
 from penstock.jobs import Job, JobKey, State, Status, Submission
 from penstock.requests import JobRequest
 from penstock.storage.deadline import request_deadline, time_to_store
@@ -293,6 +293,8 @@ async def _submit_form(request: Request, api: Services, key: JobKey, *, repeatab
     refusal: PenstockError | None = None
     async with read_job_form(request, api, key) as form:
         try:
+            wanted = form.request.model
+            form = form.fitted(servable(wanted, await api.models.read(wanted), key.id).input_schema)
             await require_fitting(request, api, key, form.request)
             if form.files:
                 size_bytes = sum(file.size_bytes for file in form.files)

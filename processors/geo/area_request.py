@@ -62,36 +62,54 @@ class MultiPolygonGeometry(BaseModel):
 
 
 #: Kinds of GeoJSON that stand for an area as they are.
-_GEOJSON: Final = ("Feature", "FeatureCollection")
+_GEOJSON: Final = ("Feature", "FeatureCollection", "Polygon", "MultiPolygon")
 #: `crs` of GeoJSON before RFC 7946: `urn:ogc:def:crs:EPSG::32738`, `urn:ogc:def:crs:OGC:1.3:CRS84`.
 _URN: Final = re.compile(r"urn:ogc:def:crs:(?P<authority>[A-Za-z]+):[^:]*:(?P<code>[0-9A-Za-z]+)")
 
-AnyPolygon = Annotated[PolygonGeometry | MultiPolygonGeometry, Field(discriminator="type")]
+_POLYGONS: Final = ("Polygon", "MultiPolygon")
+
+
+def _a_polygon(given: Any) -> Any:
+    kind = given.get("type") if isinstance(given, Mapping) else None
+    if given is None:
+        raise PydanticCustomError("geometry", "has no geometry: leave the feature out, or give it a polygon")
+    if kind == "Feature":
+        raise PydanticCustomError("geometry", "must be a geometry: give the feature's `geometry`")
+    if isinstance(kind, str) and kind not in _POLYGONS:
+        raise PydanticCustomError("geometry", "must be of type Polygon or MultiPolygon")
+    return given
+
+
+AnyPolygon = Annotated[PolygonGeometry | MultiPolygonGeometry, Field(discriminator="type"), BeforeValidator(_a_polygon)]
 
 
 def _schema(schema: dict[str, Any]) -> None:
-    """Allow GeoJSON features beside an area's own fields."""
+    """Allow GeoJSON beside an area's own fields."""
     fields = schema["properties"]
     own: dict[str, Any] = {"properties": dict(fields), "additionalProperties": False, **only_one_of("bbox", "geometry")}
     del fields["features"], own["properties"]["features"], schema["additionalProperties"]
     fields["crs"] = {"description": fields["crs"]["description"]}
-    kinds = {"type": {"enum": ["Polygon", "MultiPolygon"]}}
+    kinds = {"type": {"enum": list(_POLYGONS)}}
     geometry = {"type": "object", "properties": kinds, "required": ["type", "coordinates"]}
     feature = {"type": "object", "properties": {"geometry": geometry}, "required": ["geometry"]}
     schema["if"] = {"properties": {"type": {"enum": list(_GEOJSON)}}, "required": ["type"]}
     schema["then"] = {
-        "if": {"properties": {"type": {"const": _GEOJSON[0]}}},
-        "then": {"required": ["geometry"]},
-        "else": {
+        "if": {"properties": {"type": {"const": "FeatureCollection"}}},
+        "then": {
             "properties": {"features": {"type": "array", "minItems": 1, "maxItems": 10_000, "items": feature}},
             "required": ["features"],
+        },
+        "else": {
+            "if": {"properties": {"type": {"const": "Feature"}}},
+            "then": {"required": ["geometry"]},
+            "else": {"properties": {"coordinates": {"type": "array"}}, "required": ["coordinates"]},
         },
     }
     schema["else"] = own
 
 
 class AreaRequest(BaseModel):
-    """The part of the scene whose results are wanted: these fields, or a GeoJSON Feature or FeatureCollection."""
+    """The part of the scene whose results are wanted: these fields, or GeoJSON: a polygon or features."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_schema)
 
@@ -131,12 +149,14 @@ class AreaRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_geojson(cls, given: Any) -> Any:
-        """Return a GeoJSON feature or collection as the fields of an area."""
+        """Return GeoJSON as the fields of an area."""
         if not isinstance(given, Mapping) or given.get("type") not in _GEOJSON:
             return given
         crs = {} if given.get("crs") is None else {"crs": _geojson_crs(given["crs"])}
+        if given["type"] in _POLYGONS:
+            return {"geometry": {name: given.get(name) for name in ("type", "coordinates")}, **crs}
         if given["type"] == "Feature":
-            return {"geometry": given.get("geometry") or {}, **crs}
+            return {"geometry": _a_polygon(given.get("geometry")), **crs}
         features = given.get("features")
         listed = features if isinstance(features, list) else []
         return {"features": [one.get("geometry") if isinstance(one, Mapping) else one for one in listed], **crs}
@@ -147,16 +167,6 @@ class AreaRequest(BaseModel):
         if given is not None and len(given) == 5:
             raise PydanticCustomError("bbox", "must have four numbers, or six with heights")
         return given if given is None or len(given) == 4 else [*given[:2], *given[3:5]]
-
-    @field_validator("geometry", mode="before")
-    @classmethod
-    def _is_a_polygon(cls, given: Any) -> Any:
-        kind = given.get("type") if isinstance(given, Mapping) else None
-        if kind == "Feature":
-            raise PydanticCustomError("geometry", "must be a geometry: give the feature's `geometry`")
-        if isinstance(kind, str) and kind not in ("Polygon", "MultiPolygon"):
-            raise PydanticCustomError("geometry", "must be of type Polygon or MultiPolygon")
-        return given
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

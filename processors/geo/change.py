@@ -4,13 +4,15 @@
                       ├-> one engine ---┤                  ├-> change
     after  -> prompts ┘                 └-> classes after  ┘
 
-Each run has its own plan, nodata and checkpoints, so that its classes are those of the model on that scene alone.
+Each run has its own plan, nodata and checkpoints, so that its classes are those of the model on that scene alone. Where
+the scenes have different extents, both are seen with the same edges (`read.inputs.alike`).
 Workers share the strips of both: those of the earlier scene come first, those of the later one are numbered after them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,11 +22,13 @@ from pathlib import Path
 from penstock.errors import InputError, InvalidInput, Issue
 from penstock.processors.base import ArtifactSink, Divisible, Output, final_outputs
 from penstock.processors.geo.options import ClassLabel
-from penstock.processors.geo.read.grids import nesting
+from penstock.processors.geo.read.grids import is_shifted, nesting
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.provenance import Provenance
+from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.scene_request import Acquisition
+from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.tiling.tiles import PendingTiles
 
 _POINTER = "/input/change"
@@ -66,8 +70,9 @@ def check_dates(before: Inputs, after: Inputs, request: Acquisition) -> None:
     try:
         factor = nesting(after.grid, before.grid, label="The scene of `change.before`", target_label="the scene")
     except InvalidInput as error:
-        hint = "" if after.area is not None else " Scenes that overlap, of one pixel grid, need an `area` inside both."
-        raise InvalidInput(error.detail + hint, errors=[Issue(place, "is on another grid")]) from error
+        if after.area is None and is_shifted(after.grid, before.grid):
+            raise _other_extent(before.grid, after.grid, place) from error
+        raise InvalidInput(error.detail, errors=[Issue(place, "is on another grid")]) from error
     if not factor.same:
         raise InvalidInput(
             "The scene of `change.before` has another resolution than the scene: both dates must be on one grid.",
@@ -79,6 +84,26 @@ def check_dates(before: Inputs, after: Inputs, request: Acquisition) -> None:
             f"The scene of `change.before` is of {first.isoformat()}, after the scene of {last.isoformat()}.",
             errors=[Issue(f"{_POINTER}/before", "is later than the scene")],
         )
+
+
+def _other_extent(before: Scene, after: Scene, place: str) -> InvalidInput:
+    """Return the error for two scenes of one pixel grid and different extents, with the area that both have."""
+    corner = ~after.transform @ (before.transform @ (0, 0))
+    box = Box(0, 0, before.height, before.width).moved(round(corner[1]), round(corner[0]))
+    shared = box.clipped(Box(0, 0, after.height, after.width))
+    if shared is None:
+        return InvalidInput(
+            "The scene of `change.before` does not overlap the scene.", errors=[Issue(place, "is elsewhere")]
+        )
+    ends = [after.transform @ (x, y) for x in (shared.left, shared.right) for y in (shared.top, shared.bottom)]
+    (west, *_, east), (south, *_, north) = map(sorted, zip(*ends, strict=True))
+    crs = json.dumps(str(after.crs))
+    return InvalidInput(
+        "The scene of `change.before` has another extent than the scene, and its pixels are on the same grid. Give an "
+        f'`area` inside both. All that both have is "area": {{"bbox": [{west:.12g}, {south:.12g}, {east:.12g}, '
+        f'{north:.12g}], "crs": {crs}}}.',
+        errors=[Issue(place, "has another extent than the scene")],
+    )
 
 
 def class_ids(names: Sequence[str], labels: Sequence[ClassLabel], field: str) -> frozenset[int]:

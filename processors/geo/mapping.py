@@ -229,6 +229,7 @@ class SceneRunner:
         # With the radiometry known, the first pixels that are read are those of the first prompt.
         in_steps = known is not None and (part is not None or "quicklook" not in outputs)
         masks = read if part is None else None
+        inputs = replace(inputs, notes=(*inputs.notes, *inputs.edge_notes(read)))
         inputs = fill_files(inputs, window, masks, later=divisible, in_steps=in_steps)
         doubts = check_radiometry(inputs, options) if known is None else known
         context = replace(context, inputs=inputs, doubts=doubts, window=window)

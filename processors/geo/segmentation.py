@@ -24,6 +24,7 @@ from penstock.processors.geo.change import (
 )
 from penstock.processors.geo.mapping import MappingContext, SceneMapper, scene_signature
 from penstock.processors.geo.options import SegmentationOptions, read_options
+from penstock.processors.geo.read.inputs import alike
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
@@ -130,8 +131,9 @@ class RasterSegmentation:
             first = self._mapper.read(earlier, media)
         last = self._mapper.read(request, media)
         check_dates(first, last, request.change.before)
+        first, last = alike(first, last)
         with of_the_earlier_scene():
-            before = self._mapper.prepare(earlier, earlier.outputs, media, part, inputs=first.on_grid_of(last))
+            before = self._mapper.prepare(earlier, earlier.outputs, media, part, inputs=first)
         strips = before.context.plan.strip_count
         after = self._mapper.prepare(request, request.outputs, media, later_part(part, strips), inputs=last)
         return Prepared(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidInput, InvalidRequest
 from penstock.intake.submissions import check_input
 from penstock.models import Limits
 from penstock.processors.geo.area_request import AreaRequest
@@ -55,6 +55,34 @@ def test_a_feature_is_its_geometry(scene: Path) -> None:
     assert given.shape.equals(expected.shape)
 
 
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_geometry_is_an_area_as_it_is(parts: bool, scene: Path) -> None:
+    expected = found(scene, {"geometry": polygon(10, 20, 50, 60), "crs": "EPSG:32633"})
+    one = polygon(10, 20, 50, 60)
+    several = {"type": "MultiPolygon", "coordinates": [one["coordinates"]]}
+    given = found(scene, (several if parts else one) | {"bbox": [1, 2, 3, 4]} | UTM)
+    assert given.box == expected.box
+    assert given.shape.equals(expected.shape)
+
+
+@pytest.mark.parametrize("way", [feature, lambda one: collection(one) | {"crs": None}, lambda one: one])
+def test_metres_without_a_crs_are_no_degrees(way: Any, scene: Path) -> None:
+    with pytest.raises(InvalidInput, match=r'are not degrees of EPSG:4326.*"crs": "EPSG:32633" if') as caught:
+        found(scene, way(polygon(10, 20, 50, 60)))
+    assert [issue.pointer for issue in caught.value.errors] == ["/input/area/crs"]
+    with pytest.raises(InvalidInput, match="are not degrees of EPSG:4326"):
+        found(scene, {"bbox": [*(NORTH_UP @ (10, 60)), *(NORTH_UP @ (50, 20))]})
+
+
+def test_a_feature_without_a_geometry_is_told_in_words() -> None:
+    for area in (
+        feature(None),
+        collection(polygon(0, 0, 1, 1)) | {"features": [feature(polygon(0, 0, 1, 1)), feature(None)]},
+    ):
+        with pytest.raises(ValidationError, match="has no geometry: leave the feature out, or give it a polygon"):
+            AreaRequest.model_validate(area)
+
+
 def test_a_collection_is_the_union_of_its_features(scene: Path) -> None:
     area = found(scene, collection(polygon(10, 20, 50, 60), polygon(30, 40, 70, 80)))
     mask = np.zeros((90, 100), bool)
@@ -87,6 +115,8 @@ def test_the_crs_of_older_geojson_counts(crs: dict[str, Any], code: str) -> None
         {"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": None}]},
         {"type": "FeatureCollection"},
         {"type": "Feature"},
+        {"type": "Polygon"},
+        {"type": "Polygon", "coordinates": 1},
         {"bbox": [1, 2, 3, 4, 5]},
         {"bbox": [1, 2, 3]},
         {"type": "Sphere", "bbox": [1, 2, 3, 4]},

@@ -58,7 +58,7 @@ def as_gdal_does(path: Path) -> dict[str, Any]:
 
 
 def ours(path: Path, *beside: Path) -> Scene:
-    return with_beside(read_scene(path, Limits()), read_beside(beside, Limits()))[0]
+    return with_beside(read_scene(path, Limits()), read_beside([(path.name, path) for path in beside], Limits()))[0]
 
 
 def write_mask(path: Path, valid: Any, **profile: Any) -> Path:
@@ -113,11 +113,11 @@ def test_a_world_file_without_a_crs_is_noted(tmp_path: Path) -> None:
 def test_a_world_file_does_not_move_a_scene_with_a_place_of_its_own(scene: Path) -> None:
     world = scene.with_name("scene.tfw")
     world.write_text("30\n0\n0\n-30\n500045\n4999985\n")
-    found, notes = with_beside(read_scene(scene, Limits()), read_beside([world], Limits()))
+    found, notes = with_beside(read_scene(scene, Limits()), read_beside([(world.name, world)], Limits()))
     assert list(found.transform)[:6] == as_gdal_does(scene)["transform"] == list(NORTH_UP)[:6]
     assert notes == ("The world file beside the scene has another place than the scene's own. It was not used.",)
     world.write_text("30\n0\n0\n-30\n500015\n4999985\n")
-    assert with_beside(read_scene(scene, Limits()), read_beside([world], Limits()))[1] == ()
+    assert with_beside(read_scene(scene, Limits()), read_beside([(world.name, world)], Limits()))[1] == ()
 
 
 @pytest.mark.parametrize("profile", [{}, {"tiled": True, "blockxsize": 16, "blockysize": 16}, {"nbits": 1}])
@@ -186,6 +186,26 @@ def test_a_georeference_in_the_metadata_that_is_not_read_is_noted(scene: Path, t
     [
         ("scene.tfw", "1 2 3", MediaUnreadable, "3 words; it must be a world file"),
         ("scene.tfw", "1 0 0 nan 0 0", InvalidInput, "six numbers must be finite"),
+        (
+            "scene.tif.msk",
+            "II",
+            MediaUnreadable,
+            '^scene.tif.msk, beside .* damaged .* not a TIFF.* "beside": \\[\\] reads',
+        ),
+        (
+            "scene.aux.xml",
+            "<PAMData",
+            MediaUnreadable,
+            '^scene.aux.xml, beside .* is not XML: .* "beside": \\[\\] reads',
+        ),
+        ("scene.aux.xml", "", MediaUnreadable, "^scene.aux.xml, beside .* is not XML: "),
+        (
+            "scene.aux.xml",
+            "<PAMDataset><SRS>EPSG:0</SRS></PAMDataset>",
+            MediaUnreadable,
+            "SRS is 'EPSG:0', .* neither",
+        ),
+        ("scene.aux.xml", "<PAMDataset><SRS>+proj</SRS></PAMDataset>", MediaUnreadable, "SRS is .* neither WKT nor"),
         ("scene.aux.xml", "<a/>", MediaUnreadable, "must be GDAL's .aux.xml, a PAMDataset"),
         ("scene.aux.xml", "<!DOCTYPE a><PAMDataset/>", MediaUnreadable, "document type declaration"),
         ("scene.aux.xml", "<PAMDataset><GeoTransform>1</GeoTransform></PAMDataset>", MediaUnreadable, "six usable"),
@@ -197,6 +217,23 @@ def test_files_beside_a_scene_that_cannot_be_read_are_refused(
     scene.with_name(name).write_text(contents)
     with pytest.raises(error, match=said):
         segment(scene, tmp_path / "out", beside=[str(scene.with_name(name))])
+
+
+def test_a_mask_whose_pixels_are_damaged_is_named(scene: Path, tmp_path: Path) -> None:
+    valid = np.random.default_rng(0).integers(0, 2, (1, 64, 80)).astype(bool)
+    mask = write_mask(tmp_path / "scene.tif.msk", valid, compress="deflate")
+    with mask.open("r+b") as file:
+        file.seek(100)
+        file.write(bytes(200))
+    with pytest.raises(MediaUnreadable, match=r'the mask beside it cannot be read \("beside": \[\] reads it without\)'):
+        segment(scene, tmp_path / "out", beside=[str(mask)])
+
+
+@pytest.mark.parametrize("srs", ["EPSG:32638", " epsg:32638 ", "urn:ogc:def:crs:EPSG::32638"])
+def test_a_crs_may_be_a_code(srs: str, scene: Path) -> None:
+    aux = scene.with_name(f"{scene.name}.aux.xml")
+    aux.write_text(AUX.format(srs=srs))
+    assert ours(scene, aux).crs.to_epsg() == as_gdal_does(scene)["crs"] == 32638
 
 
 def test_a_mask_of_another_size_is_refused(scene: Path, tmp_path: Path) -> None:

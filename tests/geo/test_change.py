@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.write.change_outputs import ABSENT, GAINED, KEPT, LOST, change_of
 from penstock.processors.geo.write.stac import multihash
 from tests.support.geo.scenes import (
+    GREY,
     NORTH_UP,
     Files,
     Folder,
@@ -217,12 +219,19 @@ def test_scenes_of_other_extents_have_a_change_within_an_area_of_both(tmp_path: 
         part = file.read(window=((20, 180), (30, 190)))
     moved = NORTH_UP @ rasterio.Affine.translation(30, 20)
     shifted = write_scene(tmp_path / "shifted.tif", part, nodata=0, transform=moved)
-    said = (
-        r"^The scene of `change.before` has pixels that do not nest in those of the scene.* need an `area` inside both"
-    )
+    said = r"^The scene of `change.before` has another extent than the scene,.* an `area` inside both.* is (.*})[.]"
     with pytest.raises(InvalidInput, match=said) as caught:
         segment(after, tmp_path / "no", change={**CHANGE, "before": {"scene": str(shifted)}})
     assert [issue.pointer for issue in caught.value.errors] == ["/input/change/before/scene"]
+    [line] = re.findall(said, caught.value.detail)
+    shared = json.loads("{" + line + "}")["area"]
+    assert shared == {"bbox": [*(NORTH_UP @ (30, 180)), *(NORTH_UP @ (190, 20))], "crs": UTM}
+    change = {**CHANGE, "before": {"scene": str(shifted)}}
+    sink, _ = segment(after, tmp_path / "shared", change=change, area=shared)
+    assert read(sink.artifacts["change.tif"]).shape == (1, 160, 160)
+    away = write_scene(tmp_path / "away.tif", part, nodata=0, transform=NORTH_UP @ rasterio.Affine.translation(0, 200))
+    with pytest.raises(InvalidInput, match=r"^The scene of `change.before` does not overlap the scene[.]"):
+        segment(after, tmp_path / "away", change={**CHANGE, "before": {"scene": str(away)}})
     area = {"bbox": [*(NORTH_UP @ (50, 150)), *(NORTH_UP @ (140, 60))], "crs": UTM}
     found = []
     for path in (before, shifted):
@@ -320,3 +329,67 @@ def test_an_interrupted_change_is_resumed_with_the_same_bytes(tmp_path: Path) ->
     assert (done, count) == (16, 24)
     for name in whole.artifacts:
         assert resumed.artifacts[name].read_bytes() == whole.artifacts[name].read_bytes()
+
+
+def by_neighbours(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return classes by the sum of all bands within 8 pixels, as a network sees the pixels around each one."""
+    total = np.rint(pixels.sum(axis=0) * 256).astype(np.int64)
+    for axis in (0, 1):
+        total = sum((np.roll(total, shift, axis) for shift in range(-8, 9)), np.zeros_like(total))
+    return one_hot(total % 5)
+
+
+def cut_of(path: Path, box: tuple[int, int, int, int], factor: int = 1) -> Path:
+    """Write the part of a scene in a box, in pixels of which `factor` a side make one of the file's."""
+    top, left, bottom, right = (edge // factor for edge in box)
+    with rasterio.open(path) as file:
+        part = file.read()[:, top:bottom, left:right]
+        place = file.transform @ rasterio.Affine.translation(left, top)
+    return write_scene(path.with_name(f"{path.stem}-{top}-{left}.tif"), part, nodata=0, transform=place)
+
+
+#: The part of each date that its scene has: top, left, bottom, right of 200 rows and 192 columns.
+EXTENTS = {
+    "the earlier one cut by 1": ((1, 1, 199, 191), None),
+    "the earlier one cut by 3 and 2": ((3, 2, 200, 192), None),
+    "the earlier one cut by 33 and 17": ((33, 17, 160, 170), None),
+    "the earlier one cut above": ((48, 0, 200, 192), None),
+    "the later one cut": (None, (33, 17, 160, 170)),
+    "both cut": ((32, 0, 160, 170), (0, 18, 180, 192)),
+    "both cut at odd pixels": ((33, 0, 161, 171), (0, 17, 180, 192)),
+}
+
+
+CASES = [(name, coarse) for name in EXTENTS for coarse in (False, name in ("the earlier one cut above", "both cut"))]
+
+
+@pytest.mark.parametrize(("name", "coarse"), dict.fromkeys(CASES))
+def test_both_dates_are_seen_with_the_same_edges(name: str, coarse: bool, tmp_path: Path) -> None:
+    extents: Any = EXTENTS[name]
+    rng = np.random.default_rng(5)
+    fine = write_scene(tmp_path / "fine.tif", rng.integers(1, 200, (1, 200, 192)).astype(np.uint8), nodata=0)
+    files, bands = [(fine, 1)], [*GREY]
+    if coarse:
+        wide = NORTH_UP @ rasterio.Affine.scale(2)
+        broad = rng.integers(1, 200, (1, 100, 96)).astype(np.uint8)
+        files.append((write_scene(tmp_path / "broad.tif", broad, nodata=0, transform=wide), 2))
+        bands.append({**GREY[0], "name": "red"})
+
+    def date(extent: tuple[int, int, int, int] | None) -> dict[str, Any]:
+        paths = [path if extent is None else cut_of(path, extent, factor) for path, factor in files]
+        each = zip(paths, bands, strict=True)
+        return {"files": [{"media": str(path), "bands": [band["name"]]} for path, band in each]}
+
+    model = make_model(bands=bands, tile_px=48, halo_px=8)
+    (top, left, bottom, right) = (50, 20, 150, 160)
+    area = {"bbox": [*(NORTH_UP @ (left, bottom)), *(NORTH_UP @ (right, top))], "crs": UTM}
+    change = {"of": ["class 1", "class 3"], "before": date(extents[0])}
+    request = {"model": model, "network": by_neighbours, "area": area, "outputs": ("classes", "change", "stats")}
+    sink, result = segment(None, tmp_path / "out", change=change, **request, **date(extents[1]))
+    now = read(sink.artifacts["classes.tif"])
+    np.testing.assert_array_equal(read(sink.artifacts["before-classes.tif"]), now)
+    assert set(np.unique(read(sink.artifacts["change.tif"]))) == {ABSENT, KEPT}
+    assert result.data is not None
+    assert all(pair["before"] == pair["after"] for pair in result.data["change"]["transitions"])
+    noted = [note for note in result.data["notes"] if "edge of the other date's scene" in note]
+    assert len(noted) == sum(extent is not None for extent in EXTENTS[name])

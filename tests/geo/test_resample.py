@@ -120,6 +120,7 @@ MOVED = rasterio.Affine.translation
         (coarser(2, 2, crs="EPSG:32634"), "It has EPSG:32634, but the finest file has EPSG:32633. Bring all"),
         (coarser(2, 2, crs=None), "It has no CRS"),
         (Grid(40, 24, TEN.transform @ rasterio.Affine.scale(2.5)), "do not nest .*: each covers 2.5 x 2.5"),
+        (Grid(99, 60, TEN.transform @ MOVED(1, 2)), "a different extent .* column 1 and row 2. Crop all files"),
         (Grid(50, 30, MOVED(5, 0) @ coarser(2, 2).transform), "do not nest .* starting at column 0.5 and row 0"),
         (Grid(50, 30, MOVED(0, -0.2) @ coarser(2, 2).transform), "do not nest .* row 0.02"),
         (Grid(50, 30, coarser(2, 2).transform @ rasterio.Affine.rotation(3)), "do not nest"),

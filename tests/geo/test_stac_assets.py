@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from penstock.errors import MissingBands
+from penstock.errors import InvalidInput, MissingBands
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.stac_assets import choose_assets
 from penstock.processors.geo.read.stac_item import read_stac_item
 from tests.support.geo.metadata import item
+from tests.support.geo.scenes import make_model, pattern, read, segment, write_scene
 
 NIR = [Band(name="nir", synonyms=("B08",), mean=0, std=1)]
 RED = [Band(name="red", mean=0, std=1)]
@@ -63,3 +68,25 @@ def test_the_near_infrared_of_an_item_is_that_of_the_record_s_first_code(keys: t
     for codes, expected in ((("B8A", "B08"), keys[1]), (("B08", "B8A"), keys[0])):
         needed = [Band(name="nir", synonyms=codes, mean=0, std=1)]
         assert chosen({key: {} for key in keys}, needed, platform="sentinel-2a") == [expected]
+
+
+def test_the_error_about_local_assets_has_the_files_to_list(tmp_path: Path) -> None:
+    declared = {"raster:bands": [{"scale": 2, "offset": 10}]}
+    for name in ("B02", "B08"):
+        write_scene(tmp_path / f"{name}.tif", pattern(40, 40))
+    bands = [{"name": "blue", "mean": 0.0, "std": 1.0}, {"name": "nir", "mean": 0.0, "std": 1.0}]
+    model = make_model(bands=bands, default_radiometry=[])
+    for folder, words in (("", "has the relative address 'B02.tif'"), (f"{tmp_path}/", "names the local file '/")):
+        assets = {
+            key: {"href": f"{folder}{code}.tif", "eo:bands": [{"name": code, "common_name": key}], **declared}
+            for key, code in (("blue", "B02"), ("nir", "B08"))
+        }
+        with pytest.raises(InvalidInput, match=words) as caught:
+            segment(None, tmp_path / "none", model=model, stac=item(assets))
+        [line] = re.findall(r'("files": \[.*?\])\.', caught.value.detail)
+        files = json.loads(f"{{{line}}}")["files"]
+        assert files == [{"media": f"{folder}{code}.tif"} for code in ("B02", "B08")]
+    sink, result = segment(None, tmp_path / "out", model=model, stac=item(assets), files=files)
+    assert set(np.unique(read(sink.artifacts["classes.tif"]) - (2 * pattern(40, 40).astype(int) + 10) % 5)) == {0}
+    assert result.data is not None
+    assert result.data["radiometry"]["source"] == "stac"

@@ -58,6 +58,29 @@ async def test_a_file_fills_a_field_inside_others_and_several_make_a_list(servic
     assert uploads(service) == []
 
 
+async def test_one_file_makes_a_list_where_the_model_takes_a_list(service: Service) -> None:
+    media, media_list = (
+        {"format": "media"},
+        {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/File"}}, {"type": "null"}]},
+    )
+    inside = {"type": "object", "properties": {"beside": media_list}}
+    either = {"anyOf": [{"type": "string", **media}, {"type": "array", "items": media}]}
+    properties = {"beside": media_list, "before": inside, "either": either}
+    schema = {"type": "object", "properties": properties, "$defs": {"File": {"type": "string", **media}}}
+    echo = ECHO.model_copy(update={"input_schema": schema})
+    await service.jobs.run(catalogues.publish([echo], worker="w", queues=["default"], alive_s=600))
+    names = ("beside", "before.beside", "either")
+    parts = [(name, (f"{name}.tif", name.encode(), "image/tiff")) for name in names]
+    headers = {"Idempotency-Key": "order-2"}
+    first, again = [await send(service, parts, headers, input="{}") for _ in range(2)]
+    assert first.status_code == again.status_code == 202, first.text
+    assert first.json()["id"] == again.json()["id"]
+    given = (await service.claim()).submission.input
+    assert isinstance(given["either"], str)
+    [mask], [earlier] = given["beside"], given["before"]["beside"]
+    assert [reference.rpartition("/")[2] for reference in (mask, earlier)] == ["beside.tif", "before.beside.tif"]
+
+
 async def test_a_repeated_form_finds_its_job_and_stores_its_file_once(service: Service) -> None:
     headers = {"Idempotency-Key": "order-1"}
     first, second = await send(service, headers=headers), await send(service, headers=headers)

@@ -310,7 +310,7 @@ def test_assets_that_are_missing_or_have_no_address_are_explained(pool: IOPool, 
         with pytest.raises(MissingBands, match=r"No asset of the STAC item has the band nir \(or B8A, B08\); .*blue"):
             run(pool, job_media(lacking, tmp_path, server), lacking, tmp_path, BLUE_RED)
         relative: dict[str, Any] = {"stac": item(assets)}
-        with pytest.raises(InvalidInput, match=r"The asset blue of the STAC item has a relative address"):
+        with pytest.raises(InvalidInput, match=r"The asset blue of the STAC item has the relative address"):
             run(pool, job_media(relative, tmp_path, server), relative, tmp_path, BLUE_RED)
         here = {"rel": "self", "href": f"http://127.0.0.1:{server.port}/elsewhere/item.json"}
         gone: dict[str, Any] = {"stac": item(assets) | {"links": [here]}}

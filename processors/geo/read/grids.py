@@ -84,6 +84,11 @@ def nesting(target: Placed, other: Placed, *, label: str, target_label: str = "t
     px = Affine.identity() if ours == theirs else ~ours @ theirs
     factor = Factor(round(px.e), round(px.a))
     if min(factor.rows, factor.columns) < 1 or not _nests(px, factor, other):
+        if is_shifted(target, other):
+            raise InvalidInput(
+                f"{label} has a different extent from {target_label}: its pixels are those of one grid, but start at "
+                f"column {round(px.c)} and row {round(px.f)}. Crop all files to one extent."
+            )
         raise InvalidInput(
             f"{label} has pixels that do not nest in those of {target_label}: each covers {px.a:.4g} x {px.e:.4g} of "
             f"them, starting at column {px.c:.4g} and row {px.f:.4g}. {_REMEDY}"
@@ -95,6 +100,14 @@ def nesting(target: Placed, other: Placed, *, label: str, target_label: str = "t
             f"{width} x {height}. Crop all files to one extent."
         )
     return factor
+
+
+def is_shifted(target: Placed, other: Placed) -> bool:
+    """Return True if both rasters have the pixels of one grid with a transform, wherever they begin and end."""
+    if target.transform is None or other.transform is None or target.crs != other.crs:
+        return False
+    px = ~target.transform @ other.transform
+    return _nests(Affine.translation(-round(px.c), -round(px.f)) @ px, Factor(1, 1), other)
 
 
 def _nests(px: Affine, factor: Factor, other: Placed) -> bool:

@@ -113,25 +113,20 @@ class Inputs:
         overlaps = max(date.overlaps for date in self.dates)
         return (1 + overlaps) * min(chunk_rows, _MAX_CHUNK_ROWS) * self.pixel_bytes
 
-    def on_grid_of(self, other: Inputs) -> Inputs:
-        """Return the scene of one date on the grid of another scene with the same area and the same pixels.
-
-        Then both have the same tiles, so that a network computes equal pixels from equal numbers. Without an area the
-        two grids are one.
-        """
-        if self.area is None or other.area is None:
-            return self
-        [date], here, there = self.dates, self.area.box, other.area.box
-        moved = on_other_grid(date, other.scene, there.top - here.top, there.left - here.left)
-        if moved is date:
-            return self
-        return replace(self, scene=moved.scene, dates=(moved,), area=other.area)
-
     @property
     def places(self) -> list[list[int]]:
-        """The place of each scene that was moved to the grid of another: top, left, bottom, right; usually empty."""
-        boxes = [member.placement.box for date in self.dates if date.moved for member in date.members]
+        """The place of each scene that is read like another: top, left, bottom, right; usually empty."""
+        boxes = [member.box for date in self.dates for member in date.members if member.window is not None]
         return [[box.top, box.left, box.bottom, box.right] for box in boxes]
+
+    def edge_notes(self, read: Box) -> Iterator[str]:
+        """Yield a note if pixels of the scene in or at a box that is read count as without data, see `alike`."""
+        around, members = read.grown(1), [member for date in self.dates for member in date.members]
+        if any((own := one.placement.box.clipped(around)) and own.clipped(one.box) != own for one in members):
+            yield (
+                "Near the edge of the other date's scene, the classes may differ from those of this scene alone: what "
+                "only one date has counts as without data, so that both are seen alike."
+            )
 
     def mosaics_json(self) -> list[Any]:
         """Return the mosaic of each date as recorded in the statistics; empty if no date is one."""
@@ -151,6 +146,32 @@ class Inputs:
             | ({"date": used.date} if several_dates else {})
             for used in self.bands
         ]
+
+
+def alike(before: Inputs, after: Inputs) -> tuple[Inputs, Inputs]:
+    """Return scenes of the same area and the same pixels on the later one's grid, without the pixels of only one.
+
+    Then both have the same tiles and the same edges, so that a network computes equal pixels from equal numbers.
+    Without an area the two grids are one.
+    """
+    if before.area is None or after.area is None:
+        return before, after
+    [earlier], [later] = before.dates, after.dates
+    here, there, grid = before.area.box, after.area.box, after.scene
+    rows, columns = there.top - here.top, there.left - here.left
+    whole = Box(0, 0, grid.height, grid.width)
+    own = Box(0, 0, before.scene.height, before.scene.width).moved(rows, columns)
+    window = own.clipped(whole)
+    if own == whole or window is None:
+        return before, after
+    moved = on_other_grid(earlier, grid, rows, columns, window)
+    if moved is earlier:
+        return before, after
+    cut = later if window == whole else on_other_grid(later, grid, 0, 0, window)
+    return (
+        replace(before, scene=moved.scene, dates=(moved,), area=after.area),
+        replace(after, scene=cut.scene, dates=(cut,)),
+    )
 
 
 def read_inputs(

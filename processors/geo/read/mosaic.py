@@ -60,6 +60,29 @@ class Member:
     factors: tuple[Factor, ...]
     mask: SceneMask | None
     placement: Placement
+    #: The part of the date's grid beside which the scene counts as without data; None for all.
+    window: Box | None = None
+
+    @property
+    def box(self) -> Box:
+        """The part of the date's grid that has the scene's pixels."""
+        box = self.placement.box
+        return box if self.window is None else box.clipped(self.window) or Box(box.top, box.left, box.top, box.left)
+
+    @property
+    def crop(self) -> Box:
+        """The part of the scene that is read, as if its files had no other: whole pixels of all its bands."""
+        height, width = self.scene.height, self.scene.width
+        whole, placement = Box(0, 0, height, width), self.placement
+        if self.window is None or not isinstance(placement, Shift) or (seen := placement.source(self.window)) is None:
+            return whole
+        rows = math.lcm(*(factor.rows for factor in self.factors))
+        columns = math.lcm(*(factor.columns for factor in self.factors))
+        around = Box(
+            seen.top // rows * rows, seen.left // columns * columns,
+            -(-seen.bottom // rows) * rows, -(-seen.right // columns) * columns,
+        )  # fmt: skip
+        return around.clipped(whole) or whole
 
     def files(self) -> tuple[InputFile, ...]:
         """Return the files of the bands, each once."""
@@ -77,7 +100,7 @@ class DateScenes:
     merge: Merge | None = None
     #: True if each scene is interpolated by itself: the scenes are reprojected to a stated grid, or `moved`.
     reprojected: bool = False
-    #: True for a single scene that is read on the grid of another scene; its `merge` fills the pixels beside it.
+    #: True for a single scene that is read like another scene, on its grid; its `merge` fills the pixels beside it.
     moved: bool = False
 
     def dtypes(self) -> list[np.dtype[Any]]:
@@ -182,19 +205,18 @@ def merge_scenes(chosen: Sequence[ChosenScene], request: MosaicRequest) -> DateS
     return DateScenes(union, members, request.merge, request.grid is not None)
 
 
-def on_other_grid(date: DateScenes, target: Scene, rows: int, columns: int) -> DateScenes:
+def on_other_grid(date: DateScenes, target: Scene, rows: int, columns: int, window: Box) -> DateScenes:
     """Return the scenes of a date on the grid `target` of the same pixels, of which they may cover only a part.
 
     `rows` and `columns` are the place of the date's first pixel in `target`: grids of ground control points have no
-    transform that tells it. The pixels beside the scenes have no data. A mosaic stays on its own grid if its coarser
-    bands do not nest in `target`.
+    transform that tells it. The pixels beside the scenes, and beside `window` in `target`, have no data. A mosaic stays
+    on its own grid if its coarser bands do not nest in `target`.
     """
-    if (rows, columns, date.scene.height, date.scene.width) == (0, 0, target.height, target.width):
-        return date
     place = ("crs", "transform", "height", "width", "gcps", "gcps_crs", "rpcs")
     grid = replace(date.scene, **{name: getattr(target, name) for name in place})
     members = tuple(
-        replace(member, placement=member.placement.moved(rows, columns, target.transform)) for member in date.members
+        replace(member, placement=member.placement.moved(rows, columns, target.transform), window=window)
+        for member in date.members
     )
     if date.merge is None:
         return DateScenes(grid, members, "first", reprojected=True, moved=True)

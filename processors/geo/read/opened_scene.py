@@ -212,7 +212,8 @@ class SceneOpener:
         paths = {reference: self.media.path(reference) for reference in part.beside or ()}
         if not paths:
             return file
-        scene, notes = with_beside(file.scene, read_beside(list(paths.values()), self.limits))
+        named = [(file_name(reference), path) for reference, path in paths.items()]
+        scene, notes = with_beside(file.scene, read_beside(named, self.limits))
         beside = tuple(self.media.etag(reference) or path for reference, path in paths.items())
         return replace(file, scene=scene, beside=beside, notes=notes)
 

@@ -74,7 +74,7 @@ class Shift:
 
     def place(self, rows: RowReader, count: int) -> RowReader:  # noqa: ARG002  (the protocol names it)
         """Return a reader in the mosaic's pixels."""
-        return _ShiftedRows(rows, self.box)
+        return ShiftedRows(rows, self.box)
 
     def moved(self, rows: int, columns: int, transform: Any) -> Shift:  # noqa: ARG002  (the protocol names it)
         """Return the place on another grid of the same pixels."""
@@ -88,7 +88,7 @@ class Shift:
         return Shift(Box(box.top // rows, box.left // columns, -(-box.bottom // rows), -(-box.right // columns)))
 
 
-class _ShiftedRows:
+class ShiftedRows:
     """Rows of a scene whose upper left pixel is elsewhere in the mosaic."""
 
     def __init__(self, rows: RowReader, box: Box) -> None:

@@ -167,7 +167,8 @@ class FileRows:
         masks = []
         if outer is not None:
             bands = self._indexes if outer.count > 1 else [1]
-            masks.append((outer.read(bands, window=window) != 0).all(axis=0))
+            with reading(f'{self._label}: the mask beside it cannot be read ("beside": [] reads it without)'):
+                masks.append((outer.read(bands, window=window) != 0).all(axis=0))
         match self._scene.mask_band:
             case None:
                 pass

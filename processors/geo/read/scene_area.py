@@ -36,6 +36,8 @@ _ON_EDGE_PX: Final = 1e-6
 _MAX_HALVINGS, _MAX_POINTS = 14, 1_000_000
 #: Side in pixels of the squares that are compared with the area as a whole before their pixels are.
 _SQUARE_PX = 64
+#: Latitudes and longitudes beyond these are no degrees; an area may go on beyond 180.
+_MOST_LATITUDE, _MOST_LONGITUDE = 90.001, 540
 #: Degrees from the antimeridian within which a scene may well have an area across it.
 _NEAR_DEGREES: Final = 10
 
@@ -120,7 +122,7 @@ def find_area(request: AreaRequest, scene: Scene) -> SceneArea:
     an area outside the scene.
     """
     ground, crs = _ground(scene), _crs(request.crs)
-    shape = _given(request, crs)
+    shape = _given(request, crs, ground.crs)
     placed = _on_the_grid(shape, crs, ground)
     inside = _inside(placed, ground, scene)
     if inside.is_empty:
@@ -188,8 +190,26 @@ def _wrong(sentence: str, issue: str = "is not usable", place: str = "") -> Inva
     return InvalidInput(sentence, errors=[Issue(_POINTER + place, issue)])
 
 
-def _given(request: AreaRequest, crs: CRS) -> Any:
-    """Return the request's area as a shapely geometry in its own CRS; features of a collection are united."""
+def _check_degrees(bounds: Any, request: AreaRequest, crs: CRS, of_scene: CRS) -> None:
+    """Raise `InvalidInput` for bounds that are no degrees, as metres of a map without `crs` are not."""
+    west, south, east, north = (abs(float(side)) * _degrees(crs) for side in bounds)
+    if max(south, north) > _MOST_LATITUDE or max(west, east) > _MOST_LONGITUDE:
+        code = ":".join(of_scene.to_authority() or ("EPSG", "CODE"))
+        raise _wrong(
+            f"The area's coordinates are not degrees of {request.crs}: it spans {_words(bounds)}. Give their `crs` in "
+            f'the area: "crs": "{code}" if they are in the scene\'s CRS.',
+            "is not the CRS of the coordinates",
+            "/crs",
+        )
+
+
+def _given(request: AreaRequest, crs: CRS, of_scene: CRS) -> Any:
+    """Return the request's area as a shapely geometry in its own CRS; features of a collection are united.
+
+    `of_scene` is the scene's CRS.
+    """
+    if crs.is_geographic:
+        _check_degrees(_bounds(request), request, crs, of_scene)
     if request.bbox is not None:
         west, south, east, north = request.bbox
         if west > east:  # across the antimeridian, as in GeoJSON
@@ -199,6 +219,15 @@ def _given(request: AreaRequest, crs: CRS) -> Any:
     for shape in shapes if crs.is_geographic else ():
         _check_edges(shape, _degrees(crs))
     return shapes[0] if len(shapes) == 1 else shapely.union_all(shapes)
+
+
+def _bounds(request: AreaRequest) -> Any:
+    """Return the lowest x and y, and the highest, of all positions of the request."""
+    if request.bbox is not None:
+        return request.bbox
+    parts = [[one.coordinates] if one.type == "Polygon" else one.coordinates for one in request.geometries]
+    points = np.array([point[:2] for part in parts for rings in part for ring in rings for point in ring])
+    return [*points.min(axis=0).tolist(), *points.max(axis=0).tolist()]
 
 
 def _shape(geometry: PolygonGeometry | MultiPolygonGeometry) -> Any:

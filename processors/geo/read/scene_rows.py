@@ -22,7 +22,7 @@ from penstock.processors.geo.read.masks import ClearPixels, ClearRows, MaskRows,
 from penstock.processors.geo.read.merge import MergedRows, MosaicPart
 from penstock.processors.geo.read.mosaic import DateScenes, Member, rescaled_dtype
 from penstock.processors.geo.read.opened_scene import InputFile
-from penstock.processors.geo.read.placement import Placement, Shift
+from penstock.processors.geo.read.placement import Placement, Shift, ShiftedRows
 from penstock.processors.geo.read.raster import FileRows, opened
 from penstock.processors.geo.read.resample import Chunk, coarse_box
 from penstock.processors.geo.read.row_stream import FileLayer, RowReader, SceneRows
@@ -214,6 +214,11 @@ def _coarse_size(date: DateScenes, factor: Factor) -> tuple[int, int]:
     return -(-date.scene.height // factor.rows), -(-date.scene.width // factor.columns)
 
 
+def _in_coarse_pixels(box: Box, factor: Factor) -> Box:
+    rows, columns = factor.rows, factor.columns
+    return Box(box.top // rows, box.left // columns, -(-box.bottom // rows), -(-box.right // columns))
+
+
 def _in_fine_pixels(box: Box, factor: Factor) -> Box:
     rows, columns = factor.rows, factor.columns
     return Box(box.top * rows, box.left * columns, box.bottom * rows, box.right * columns)
@@ -244,8 +249,13 @@ def _layers(
     layers = []
     for (file, _), used in groups.items():
         factor = member.factors[places[used[0]]]
-        rows = _file_rows(inputs, date, member, [places[at] for at in used], datasets)
-        layers.append(FileLayer(rows, tuple(used), file.scene.height, file.scene.width, factor))
+        rows: RowReader = _file_rows(inputs, date, member, [places[at] for at in used], datasets)
+        height, width = file.scene.height, file.scene.width
+        if member.window is not None:
+            crop = _in_coarse_pixels(member.crop, factor)
+            rows = ShiftedRows(rows, Box(0, 0, height, width).within(crop))
+            height, width = crop.height, crop.width
+        layers.append(FileLayer(rows, tuple(used), height, width, factor))
     return layers
 
 
@@ -284,20 +294,20 @@ def _part(
     inputs: Inputs, date: DateScenes, member: Member, places: Sequence[int], factor: Factor, datasets: Datasets
 ) -> MosaicPart:
     """Return some bands of a scene in the mosaic's pixels, or in coarser pixels on the mosaic's grid."""
-    placement = member.placement
+    placement, box, crop = member.placement, member.box, member.crop
     rows: RowReader
     if factor.same:
         layers = _layers(inputs, date, member, places, datasets)
-        rows = _LookedRows(SceneRows(layers, member.scene.height, member.scene.width))
+        rows = ShiftedRows(_LookedRows(SceneRows(layers, crop.height, crop.width)), crop)
     else:
         rows = _file_rows(inputs, date, member, places, datasets)
-        placement = _coarser(placement, factor)
+        placement, box = _coarser(placement, factor), _in_coarse_pixels(box, factor)
     rescaling = date.rescaling(member)
     if rescaling is not None:
         rows = _RescaledRows(rows, [rescaling[place] for place in places])
     clear = _clear(inputs, date, member, datasets)
     clear = None if clear is None else replace(clear, factor=factor)
-    return MosaicPart(placement.place(rows, len(places)), placement.box, clear)
+    return MosaicPart(placement.place(rows, len(places)), box, clear)
 
 
 def _clear(inputs: Inputs, date: DateScenes, member: Member, datasets: Datasets) -> ClearRows | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -37,9 +38,9 @@ def choose_assets(
     links = asset_links(item.document, base)
     chosen = [_named_asset(item, name) for name in wanted] or _matching_assets(item, needed)
     addresses = [links.get(key) for key in chosen]
-    for key, address in zip(chosen, addresses, strict=True):
-        if address is None:
-            raise _without_address(key)
+    if without := [key for key in dict.fromkeys(chosen) if key not in links]:
+        listed = [{"media": str(item.assets[key].get("href"))} for key in dict.fromkeys(chosen)]
+        raise _without_address(item, without[0], f'"files": {json.dumps(listed, ensure_ascii=False)}')
     return tuple(dict.fromkeys(address for address in addresses if address is not None))
 
 
@@ -132,13 +133,17 @@ def mask_address(item: StacItem, base: str | None, key: str) -> str:
     """Return the address of an asset with a mask. Raises `InvalidInput` for an asset without one."""
     address = asset_links(item.document, base).get(key)
     if address is None:
-        raise _without_address(key)
+        media = {"media": str(item.assets[key].get("href"))}
+        raise _without_address(item, key, f'"mask": {json.dumps(media, ensure_ascii=False)}')
     return address
 
 
-def _without_address(key: str) -> InvalidInput:
+def _without_address(item: StacItem, key: str, line: str) -> InvalidInput:
+    href = str(item.assets[key].get("href"))[:200]
+    kind = "names the local file" if href.startswith("/") else "has the relative address"
     return InvalidInput(
-        f"The asset {key} of the STAC item has a relative address, and the item has no address of its own: "
-        "name the item by its URL, or give it an absolute link `self`.",
+        f"The asset {key} of the STAC item {kind} {href!r}, and the item has no address of its own. For files that you "
+        f"have, list them beside the item: {line}. For files at the item's provider, name the item by its URL, or give "
+        "it an absolute link `self`.",
         errors=[Issue("/input/stac", "has relative addresses")],
     )

@@ -47,6 +47,20 @@ def with_beside(
     return dict(filled(schema, document))
 
 
+def lists_beside(
+    document: Mapping[str, Any], files: Mapping[str, str | list[str]], schema: Mapping[str, Any]
+) -> dict[str, list[str]]:
+    """Return the files that lie beside the `files` of an input, by the place of their list: `change.before.beside`."""
+    for place, file in files.items():
+        document = with_media(document, place, file)
+    known = split_files(document, schema)[1]
+    found: dict[str, list[str]] = {}
+    for place, file in split_files(with_beside(document, schema), schema)[1].items():
+        if place not in known:
+            found.setdefault(place.rpartition(".")[0], []).append(str(file))
+    return found
+
+
 def names_beside(name: str) -> tuple[list[str], list[str], list[str]]:
     """Return the names that GDAL looks for beside a raster file: of its mask, its metadata and its world file."""
     stem, _, kind = name.rpartition(".")
@@ -59,10 +73,8 @@ def split_files(document: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple
     """Return an input without its local files, and the files by place: `scene`, `change.before.scene`, `images.0`.
 
     A local file is a path, or a text that is no reference, where the schema has media, at any depth. In lists, None
-    holds its place. Files beside a local file are added, see `with_beside`. Raises `ClientError` for a path elsewhere:
-    it is not sent as a file.
+    holds its place. Raises `ClientError` for a path elsewhere: it is not sent as a file.
     """
-    document = with_beside(document, schema)
     files = {".".join(place): file for place, file in _local_files(schema, schema, document, ())}
     kept = {name: _without(files, name, value) for name, value in document.items() if name not in files}
     return kept, files
@@ -157,6 +169,16 @@ def media_fields(schema: Mapping[str, Any]) -> dict[str, bool]:
             elif any(item.get("format") == "media" for item in shapes(schema, shape.get("items") or {})):
                 found[name] = True
     return found
+
+
+def takes_list(schema: Mapping[str, Any], place: Sequence[str]) -> bool:
+    """Return True if the field at a place of an input takes its media in a list only."""
+    found = list(shapes(schema, schema))
+    for name in place:
+        inside = [shape["properties"][name] for shape in found if name in shape.get("properties", {})]
+        found = [shape for part in inside for shape in shapes(schema, part)]
+    items = [item for shape in found for item in shapes(schema, shape.get("items") or {})]
+    return all(shape.get("format") != "media" for shape in found) and any(i.get("format") == "media" for i in items)
 
 
 def shapes(root: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -29,7 +30,7 @@ from penstock.client.answers import (
 )
 from penstock.client.decoding import read
 from penstock.client.downloads import open_file, rename, require_place
-from penstock.client.local_files import with_media
+from penstock.client.local_files import files_beside, lists_beside, with_media
 from penstock.client.protocol import Deadline, Flow, JobFilters, JobOptions, OnBytes, OnRetry, Reply, Request
 from penstock.client.transfers import MULTIPART_FROM_BYTES, UploadNote
 
@@ -219,8 +220,8 @@ class Operations:
         # The caller's key is also the uploads': the same files make the same request, and so find the same job.
         protocol.check_options(options, JobOptions)
         key = protocol.idempotency_key(options.get("idempotency_key")) or options.get("job_id")
-        for name, paths in files.items():
-            if isinstance(paths, str | Path):
+        for name, paths in (yield from self._with_beside(model, document, files)).items():
+            if isinstance(paths, str):
                 document = with_media(document, name, (yield from self.upload(Path(paths), on_bytes, key)))
             else:
                 document = with_media(document, name, (yield from self._upload_all(paths, on_bytes, key)))
@@ -229,6 +230,17 @@ class Operations:
         with reply.of_penstock():
             job = read(Job, reply.document())
         return (yield from self._whole(job))
+
+    def _with_beside(
+        self, model: str, document: Mapping[str, Any], files: Files
+    ) -> Flow[dict[str, str | list[str]]]:  # fmt: skip
+        """Return the files of a job with those that lie beside them, if the model has a field for these."""
+        found = {name: str(one) if isinstance(one, str | Path) else [*map(str, one)] for name, one in files.items()}
+        every = chain.from_iterable([each] if isinstance(each, str) else each for each in found.values())
+        if not any(map(files_beside, every)):
+            return found
+        schema = (yield from self.model(model)).input_schema
+        return found | lists_beside(document, found, schema)
 
     def download(
         self, job: Job, folder: Path, on_bytes: OnBytes | None, names: Collection[str] | None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client.file_fields import UsageProblem, assign_files
-from penstock.client.local_files import media_fields, shapes
+from penstock.client.local_files import media_fields, takes_list
 from penstock.config_tables import DropRule
 from penstock.errors import ConfigError, InvalidInput
 from penstock.media_types import SUFFIXES
@@ -70,9 +70,7 @@ def is_document(rule: DropRule, key: str) -> bool:
 
 def field_value(schema: Mapping[str, Any], field: str, reference: str) -> str | list[str]:
     """Return a reference as the field takes it: alone, or in a list where the field is a list of media only."""
-    found = list(shapes(schema, schema.get("properties", {}).get(field, {})))
-    alone = any(shape.get("format") == "media" for shape in found)
-    return [reference] if media_fields(schema).get(field, False) and not alone else reference
+    return [reference] if takes_list(schema, (field,)) else reference
 
 
 def is_stac(value: Any) -> bool:

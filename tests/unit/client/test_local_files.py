@@ -76,7 +76,7 @@ def test_the_mask_the_metadata_and_the_world_file_beside_a_local_file_are_sent_w
     a, b, c, d = (str(tmp_path / name) for name in ("a.tif", "b.TIF", "c.jp2", "d.tif"))
     files_before = [{"media": each} for each in (b, c, d, "media://1/a.tif")]
     document = {"scene": a, "change": {"before": {"files": files_before}, "of": ["water"]}}
-    kept, files = split_files(document, SCENES)
+    kept, files = split_files(with_beside(document, SCENES), SCENES)
     assert {place: Path(file).name for place, file in files.items()} == {
         "scene": "a.tif",
         "beside.0": "a.tif.msk", "beside.1": "a.tif.aux.xml", "beside.2": "a.tfw",

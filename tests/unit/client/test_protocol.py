@@ -31,6 +31,7 @@ from penstock.client.protocol import (
     submission,
 )
 from penstock.jobs import Status
+from penstock.processors.geo.request import SegmentationRequest
 
 JOB = {
     "id": "0190",
@@ -163,6 +164,44 @@ def test_a_submission_uploads_its_files_first_and_repeats_under_one_key(tmp_path
     assert first.headers["Idempotency-Key"]
     assert first == second
     assert job.id == "0190"
+
+
+def test_a_submission_sends_the_files_that_lie_beside_a_file(tmp_path: Path) -> None:
+    names = ("a.tif", "a.tif.msk", "a.tif.aux.xml", "b.tif", "b.tfw", "c.tif", "c.tif.msk")
+    for name in names:
+        (tmp_path / name).write_bytes(b"II*\0")
+    model = {"name": "csmask", "input_schema": SegmentationRequest.model_json_schema()}
+    sent = ["a.tif", "b.tif", "c.tif", "b.tfw", "a.tif.msk", "a.tif.aux.xml"]
+    answers = [Reply(200, {}, json.dumps(model).encode())]
+    for name in sent:
+        place = {"media": f"media://u/{name}", "method": "PUT", "url": "http://s/put", "headers": {}}
+        answers += [Reply(201, {}, json.dumps(place).encode()), Reply(200, {}, b"")]
+    service = Service(*answers, Reply(202, {}, json.dumps(JOB).encode()))
+    document = {"files": [{"media": None, "beside": []}], "change": {"of": ["water"]}}
+    files = {
+        "scene": tmp_path / "a.tif",
+        "change.before.scene": str(tmp_path / "b.tif"),
+        "files.0.media": tmp_path / "c.tif",
+    }
+    service.run(Operations(60).submit("csmask", document, files, None, {}))
+    assert service.asked[0].path == "/v1/models/csmask"
+    assert service.asked[-1].body["input"] == {
+        "scene": "media://u/a.tif",
+        "beside": ["media://u/a.tif.msk", "media://u/a.tif.aux.xml"],
+        "files": [{"media": "media://u/c.tif", "beside": []}],
+        "change": {"of": ["water"], "before": {"scene": "media://u/b.tif", "beside": ["media://u/b.tfw"]}},
+    }
+
+
+def test_a_submission_to_a_model_without_files_beside_a_file_sends_none(tmp_path: Path) -> None:
+    (tmp_path / "a.tif").write_bytes(b"II*\0")
+    (tmp_path / "a.tif.msk").write_bytes(b"II*\0")
+    model = {"name": "echo", "input_schema": {"properties": {"images": {"items": {"format": "media"}}}}}
+    place = {"media": "media://u/a.tif", "method": "PUT", "url": "http://s/put", "headers": {}}
+    replies = [(200, model), (201, place), (200, {}), (202, JOB)]
+    service = Service(*(Reply(status, {}, json.dumps(body).encode()) for status, body in replies))
+    service.run(Operations(60).submit("echo", {}, {"images": [tmp_path / "a.tif"]}, None, {}))
+    assert service.asked[-1].body["input"] == {"images": ["media://u/a.tif"]}
 
 
 def test_an_upload_whose_answer_was_lost_has_arrived_when_the_store_says_that_the_key_is_taken(tmp_path: Path) -> None:
