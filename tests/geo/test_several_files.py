@@ -190,7 +190,7 @@ def test_a_stac_item_names_bands_and_explains_numbers_file_by_file(tmp_path: Pat
     files = [{"media": write(tmp_path / "s1.tif", swir)}, {"media": write(tmp_path / "s2.tif", both)}]
     found = inputs({"files": files, "stac": str(tmp_path / "item.json")})
     assert [band["index"] for band in found.bands_json()] == [2, 1, 1]
-    assert found.radiometry.to_json()["source"] == ["stac", "stac", "stac"]
+    assert found.radiometry.to_json()["source"] == "stac"
     values, valid = pixels(found)
     np.testing.assert_allclose(values, np.stack([both[1] * 1e-4, both[0] * 0.25, swir[0] * 0.5 + 2]))
     np.testing.assert_array_equal(np.argwhere(~valid), [(0, 0)])
