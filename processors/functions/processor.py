@@ -58,8 +58,9 @@ class Function:
         if first is None:
             prompt = Prompt(flat({"arguments": self._decoded(given, media)}))
             context = FunctionContext(request, None)
-            return Prepared(iter([prompt]), 1, 1, context, unit="calls", repeatable=self._model.cache)
-        items = given.pop(first)
+            unit, steps = ("percent", 100) if self._signature["streams"] else ("calls", 1)
+            return Prepared(iter([prompt]), 1, 1, context, unit=unit, steps=steps, repeatable=self._model.cache)
+        items = _listed(given.pop(first))
         shared = self._decoded(given, media)
         prompts = (Prompt(flat({"arguments": shared, "item": self._one(first, item, media)})) for item in items)
         context = FunctionContext(request, len(items))
@@ -93,7 +94,7 @@ class Function:
         found = dict[str, Any]()
         for name, value in given.items():
             if self._signature["parameters"][name]["list"] and value is not None:
-                found[name] = [self._one(name, one, media) for one in value]
+                found[name] = [self._one(name, one, media) for one in _listed(value)]
             else:
                 found[name] = self._one(name, value, media)
         return found
@@ -102,7 +103,8 @@ class Function:
         kind = self._signature["parameters"][name]
         if value is None or kind["codec"] == "json":
             return value
-        return codec(kind["codec"]).decode(media.path(value), kind["options"], self._model.limits)
+        found = codec(kind["codec"]).decode(media.path(value), kind["options"], self._model.limits)
+        return {**found, "name": value.rpartition("/")[2]} if kind["codec"] in ("file", "own") else found
 
     @staticmethod
     def _tell(told: Mapping[str, Any], context: FunctionContext, sink: ArtifactSink) -> None:
@@ -113,6 +115,11 @@ class Function:
         if fresh := told["text"][context.text :]:
             sink.say(fresh)
             context.text = len(told["text"])
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the items of a list of files, of which one may stand alone."""
+    return [value] if isinstance(value, str) else list(value)
 
 
 def _result(answer: Mapping[str, Any], text: str, sink: ArtifactSink) -> Result:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from penstock.errors import InvalidInput, Issue
+from penstock.media_types import IMAGE_FILES, SUFFIXES, TEXT_FILES
 
 #: Suffixes of the files of each codec, for the form, the command line and drop rules.
 _SUFFIXES = {
-    "image": ("png", "jpg", "jpeg", "webp", "tif", "tiff", "bmp", "gif"),
-    "audio": ("wav", "flac", "mp3", "ogg", "m4a", "mp4", "webm"),
-    "video": ("mp4", "mov", "mkv", "webm", "avi"),
-    "table": ("csv", "parquet", "jsonl", "ndjson"),
-    "tensor": ("npy", "safetensors"),
+    "image": IMAGE_FILES,
+    "audio": {SUFFIXES: [".wav", ".flac", ".mp3", ".ogg", ".m4a", ".mp4", ".webm"]},
+    "video": {SUFFIXES: [".mp4", ".mov", ".mkv", ".webm", ".avi"]},
+    "table": {SUFFIXES: [".csv", ".parquet", ".jsonl", ".ndjson"]},
+    "tensor": {SUFFIXES: [".npy", ".safetensors"]},
 }
 
 
@@ -63,14 +65,38 @@ def _for_people(signature: Mapping[str, Any]) -> dict[str, Any]:
         name: _with_suffixes({"title": name.replace("_", " ").capitalize(), **found})
         for name, found in schema["properties"].items()
     }
-    if (batched := signature["batched"]) is not None:
-        schema["properties"][batched] |= {"minItems": 1, "x-items": True}
+    for name, kind in signature["parameters"].items():
+        part = schema["properties"][name]
+        if name == signature["batched"]:
+            part |= {"minItems": 1, "x-items": True}
+        if kind["list"] and kind["codec"] != "json" and part.get("type") == "array":
+            schema["properties"][name] = _one_or_several(part)
+    if not _media_in(schema) and (text := _only_text(schema)) is not None:
+        schema["properties"][text] |= TEXT_FILES
     return {"title": signature["title"], **schema}
+
+
+def _one_or_several(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a list of files, of which one may stand alone."""
+    inner = ("type", "items", "minItems", "maxItems", "x-items")
+    several = {"minItems": 1, **{name: value for name, value in part.items() if name in inner}}
+    rest = {name: value for name, value in part.items() if name not in inner}
+    return {**rest, "anyOf": [part["items"], several]}
+
+
+def _media_in(schema: Mapping[str, Any]) -> bool:
+    return '"format": "media"' in json.dumps(schema)
+
+
+def _only_text(schema: Mapping[str, Any]) -> str | None:
+    """Return the only required parameter, if it is a free text: a text file can be its value."""
+    required = schema["required"]
+    free = [name for name in required if schema["properties"][name].get("type") == "string"]
+    return free[0] if len(required) == 1 and free else None
 
 
 def _with_suffixes(found: dict[str, Any]) -> dict[str, Any]:
     for part in (found, found.get("items", {}), *found.get("anyOf", ())):
         name = part.pop("x-codec", None) if isinstance(part, dict) else None
-        if suffixes := _SUFFIXES.get(name or ""):
-            found["x-suffixes"] = list(suffixes)
+        found |= _SUFFIXES.get(name or "", {})
     return found

@@ -62,7 +62,7 @@ def shown(views: Sequence[View], data: Mapping[str, Any] | None) -> list[Shown]:
     parts: list[Shown] = []
     for view in views:
         for heading, found in _found(data or {}, view.at.split("/")[1:], view.each, ""):
-            items = _members(found) if view.form == "rows" and isinstance(found, Mapping) else found
+            items = _rows(found) if view.form == "rows" else found
             repeated = not heading and any(part.form == view.form and part.items == items for part in parts)
             if isinstance(items, list) and items and not repeated:
                 parts.append(Shown(view.form, heading, items))
@@ -78,6 +78,13 @@ def found_nothing(views: Sequence[View], data: Mapping[str, Any] | None) -> bool
         if isinstance(found, list)
     ]
     return bool(lists) and not any(lists)
+
+
+def _rows(found: Any) -> Any:
+    """Return an object as rows of its members, and one value as a row."""
+    if isinstance(found, Mapping):
+        return _members(found)
+    return [found] if isinstance(found, str | int | float) else found
 
 
 def _members(value: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -134,7 +134,7 @@ def main() -> None:
     sys.exit(code)
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=EPILOG, context_settings=_FIELDS_TOO)
 def submit(
     model: Annotated[
         str, typer.Argument(help="Name of the model: see `penstock models`.", autocompletion=complete_model)
@@ -164,16 +164,18 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job: penstock submit csmask scene.tif --out result."""
-    from penstock.cli.params import parse_params
+    from penstock.cli.params import parse_params, take_options
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
 
-    require_files(files or [])
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
         schema = _schema_of(client.model(model))  # a service that has just started still checks its models
-        document, local = _input({**read_document(whole), **parse_params(param or [], schema)}, files or [], schema)
+        rest, options = take_options(files or [], schema)
+        require_files(rest)
+        fields = parse_params([*options, *(param or [])], schema)
+        document, local = _input({**read_document(whole), **fields}, rest, schema)
         if folder is not None:
             make_folder(folder)
         with transfer(err, "sending") as on_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,9 +17,12 @@ import typer
 
 from penstock.cli.display import err, out
 from penstock.cli.options import INTERRUPTED, Data
+from penstock.cli.processes import Supervisor
 
 #: Seconds between two looks at the files.
 _LOOK_S = 0.5
+#: Jobs at a time, at most.
+_MOST_SLOTS = 32
 
 
 def serve(
@@ -27,17 +31,23 @@ def serve(
     data: Data = None,
     host: Annotated[str | None, typer.Option(help="Address on which the API listens [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 = a free one [8080].")] = None,
+    supervisor: Supervisor = 0,
 ) -> None:
     """Serve the functions of thumbs.py, for instance: API, page and workers on this machine. Ctrl-C ends it."""
     if reload:
         raise typer.Exit(_reloading(files))
     from penstock.config import load_settings
     from penstock.observation.log import configure
+    from penstock.up.children import end_with
     from penstock.up.supervisor import up
 
+    if supervisor:
+        end_with(supervisor)
     given = {"data": data, "host": host, "port": port}
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
-    settings = settings.model_copy(update={"models": (*settings.models, *(file.absolute() for file in files))})
+    slots = settings.slots if "slots" in settings.model_fields_set else _slots(files)
+    models = (*settings.models, *(file.absolute() for file in files))
+    settings = settings.model_copy(update={"models": models, "slots": slots})
     configure("warning")
 
     def say(who: str, what: str) -> None:
@@ -48,6 +58,13 @@ def serve(
     raise typer.Exit(up(settings, say))
 
 
+def _slots(files: Iterable[Path]) -> int:
+    """Return the jobs at a time that fill the largest call of the files' models."""
+    from penstock.catalogue.functions import function_records
+
+    return min(_MOST_SLOTS, max(model.max_batch for file in files for model in function_records(file)) + 1)
+
+
 def _show_lines(address: str, files: Iterable[Path]) -> None:
     """Print for each model how it is called."""
     from penstock.catalogue.functions import function_records
@@ -56,56 +73,56 @@ def _show_lines(address: str, files: Iterable[Path]) -> None:
     for file in files:
         for model in function_records(file):
             schema = model.options["signature"]["schema"]
-            document = {name: _example(schema["properties"][name]) for name in schema["required"]}
-            words = " ".join(str(value) if isinstance(value, str) else f"--param {name}={value}"
-                             for name, value in document.items())  # fmt: skip
+            document = _example(schema, schema)
+            words = " ".join(_word(name, value, schema["properties"][name]) for name, value in document.items())
+            given = "".join(f", {name}={value!r}" for name, value in document.items())
             out.print(f"\n{model.name}: {model.title}")
-            out.print(f"  penstock submit {model.name} {words} --wait{at}", soft_wrap=True)
-            out.print(f"  {_in_python(address, model.name, document, schema)}", soft_wrap=True)
-            out.print(f"  {_by_curl(address, model.name, document, schema)}", soft_wrap=True)
+            for line in (
+                f"penstock submit {model.name} {words} --wait{at}",
+                f'penstock.client.Client("{address}").run("{model.name}"{given})',
+                _by_curl(address, model.name, document, schema),
+            ):
+                out.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _in_python(address: str, name: str, document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    files = {field: value for field, value in document.items() if _is_file(schema["properties"][field])}
-    rest = {field: value for field, value in document.items() if field not in files}
-    given = f", files={files!r}" if files else ""
-    return f"penstock.client.Client({address!r}).run({name!r}, {rest!r}{given})"
+def _word(name: str, value: Any, part: Mapping[str, Any]) -> str:
+    """Return a field as words of the command line."""
+    if _is_file(part) or (isinstance(value, str) and "enum" not in part):
+        return value[0] if isinstance(value, list) else str(value)
+    return f"--{name.replace('_', '-')} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
 
 
 def _by_curl(address: str, name: str, document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-
-    shown = {
-        field: "https://..." if _is_file(schema["properties"][field]) else value for field, value in document.items()
-    }
-    body = json.dumps({"model": name, "input": shown})
-    return f"curl {address}/v1/jobs -H 'content-type: application/json' -H 'prefer: wait=30' -d '{body}'"
+    files = {field for field in document if _is_file(schema["properties"][field])}
+    address_of = {field: ["https://..."] if isinstance(document[field], list) else "https://..." for field in files}
+    body = shlex.quote(json.dumps({"model": name, "input": {**document, **address_of}}))
+    return f"curl {address}/v1/jobs -H 'content-type: application/json' -H 'prefer: wait=30' -d {body}"
 
 
 def _is_file(part: Mapping[str, Any]) -> bool:
     return "format" in part or "format" in part.get("items", {})
 
 
-def _example(part: Mapping[str, Any]) -> Any:
-    """Return a value of a field's schema, to be replaced by people."""
+def _example(part: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """Return a value that fits a schema, to be replaced by people."""
+    if "$ref" in part:
+        return _example(root["$defs"][part["$ref"].rpartition("/")[2]], root)
     if _is_file(part):
         return "FILE" if "format" in part else ["FILE"]
-    if "enum" in part:
-        return part["enum"][0]
+    if "enum" in part or "anyOf" in part:
+        return part["enum"][0] if "enum" in part else _example(part["anyOf"][0], root)
+    if part.get("type") == "object":
+        return {name: _example(part["properties"][name], root) for name in part.get("required", ())}
+    if part.get("type") == "array":
+        return [_example(part.get("items", {}), root)]
     number = part.get("minimum", part.get("maximum", 1))
-    known: Mapping[Any, Any] = {
-        "string": "TEXT",
-        "integer": number,
-        "number": number,
-        "boolean": True,
-        "array": [],
-        "object": {},
-    }
-    return known.get(part.get("type"), "TEXT")
+    return {"integer": number, "number": number, "boolean": True}.get(part.get("type", ""), "TEXT")
 
 
 def _reloading(files: Sequence[Path]) -> int:
     """Serve in a process of its own, which is started anew when a file changes."""
-    command = [sys.executable, "-m", "penstock.cli", *(word for word in sys.argv[1:] if word != "--reload")]
+    words = [word for word in sys.argv[1:] if word != "--reload"]
+    command = [sys.executable, "-m", "penstock.cli", *words, "--supervisor", str(os.getpid())]
     while True:
         seen = _times(files)
         served = subprocess.Popen(command, start_new_session=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import errno
 import functools
 import importlib.util
 import inspect
@@ -40,6 +41,8 @@ from penstock.functions.wire import Closed, Wire, WireError
 
 #: The call whose code runs; None while the model is loaded, and in a call of several jobs.
 _CALL: contextvars.ContextVar[int | None] = contextvars.ContextVar("call", default=None)
+#: Set once, before the file is imported.
+_HAS_NETWORK = [True]
 #: Lines that one call may print; the rest is left out.
 MAX_LINES = 1000
 MAX_LINE_CHARS = 4000
@@ -150,8 +153,10 @@ class Process:
         answers = list(answers)
         if len(answers) != len(items):
             raise values.WrongAnswer(f"{len(answers)} answers for {len(items)} items: return one for each, in order")
-        codec = self._signature.answers[""].codec
-        return [{"parts": {"": values.give(answer, codec)}} for answer in answers]
+        kind = self._signature.answers[""]
+        if kind.codec == "json":
+            kind = Kind(annotation=_inner(kind.annotation)[0])
+        return [{"parts": {"": values.give(answer, kind)}} for answer in answers]
 
     async def _serve_async(self, calls: queue.SimpleQueue[dict[str, Any]]) -> None:
         loop, running = asyncio.get_running_loop(), dict[int, asyncio.Task[None]]()
@@ -211,13 +216,14 @@ class Process:
         if "" not in kinds:
             parts = dict(enumerate(answer, 1)) if isinstance(answer, tuple) else vars_of(answer)
             named = {str(name): value for name, value in parts.items()}
-            return {"parts": {name: values.give(named[name], kind.codec) for name, kind in kinds.items()}}
+            return {"parts": {name: values.give(named[name], kind) for name, kind in kinds.items()}}
         kind = kinds[""]
         if self._signature.streams and kind.codec == "json" and isinstance(answer, list):
             return {"stream": [values.give(one) for one in answer]}
         if kind.is_list or (self._signature.streams and isinstance(answer, list)):
-            return {"list": [values.give(one, kind.codec) for one in answer]}
-        return {"parts": {"": values.give(answer, kind.codec)}}
+            item = dataclasses.replace(kind, is_list=False) if kind.codec != "json" else None
+            return {"list": [values.give(one, item) for one in answer]}
+        return {"parts": {"": values.give(answer, kind)}}
 
     @contextmanager
     def _told(self, call: int, *, single: bool) -> Iterator[None]:
@@ -274,12 +280,20 @@ def _said(error: BaseException, signature: Signature | None = None) -> dict[str,
     place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return {
         "type": type(error).__name__,
-        "detail": str(error) or type(error).__name__,
+        "detail": (str(error) or type(error).__name__) + _hint(error),
         "place": place,
         "invalid": isinstance(error, d.InvalidInput),
         "wrong_answer": isinstance(error, values.WrongAnswer),
         "trace": "".join(traceback.StackSummary.from_list(frames).format()),
     }
+
+
+def _hint(error: BaseException) -> str:
+    """Return what to write where code without a network wants one."""
+    of_socket = isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno == errno.EACCES)
+    return (
+        " (the model has no network: say `network=[...]` in its decorator)" if of_socket and not _HAS_NETWORK[0] else ""
+    )
 
 
 def _named(found: list[Signature], attribute: str, path: Path) -> Signature:
@@ -313,6 +327,7 @@ def main(descriptor: int) -> None:
     path, found = Path(init["file"]), None
     try:
         begun = monotonic()
+        _HAS_NETWORK[0] = bool(init["hosts"]) or init["value"]["filter"] is None
         if (program := init["value"]["filter"]) is not None:
             if not confinement.refuse_sockets(program):
                 confinement.no_network()

@@ -138,6 +138,8 @@ class File:
 
     path: Path | str
     media_type: str = "application/octet-stream"
+    #: The file's own name; that of `path` may be another one.
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ class Signature:
     schema: Mapping[str, Any]
 
     @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.options.name or self.attribute.strip("_").lower()
+
+    @property
     def batched(self) -> str | None:
         """The parameter whose items are those of several jobs; None where each job has a call of its own."""
         return next(iter(self.parameters)) if self.options.max_batch > 1 else None
@@ -84,7 +89,7 @@ class Signature:
         words = self.attribute.strip("_").replace("_", " ")
         return {
             "attribute": self.attribute,
-            "name": self.options.name or self.attribute.strip("_").lower(),
+            "name": self.name,
             "title": self.options.title or title or words[:1].upper() + words[1:],
             "description": text,
             "parameters": {name: kind.to_json() for name, kind in self.parameters.items()},
@@ -104,7 +109,14 @@ def signatures(module: Any) -> list[Signature]:
         (name, value) for name, value in vars(module).items()
         if d.MARK in getattr(value, "__dict__", {}) and getattr(value, "__module__", None) == module.__name__
     ]  # fmt: skip
-    return [read_signature(name, value) for name, value in marked]
+    found = [read_signature(name, value) for name, value in marked]
+    places = dict[str, str]()
+    for one in found:
+        name, place = one.name, _place(one.target)
+        if name in places:
+            raise Unservable(f"{place}: {one.attribute}: {places[name]} already is a model {name!r}: give it a `name`")
+        places[name] = place
+    return found
 
 
 def read_signature(attribute: str, target: Any) -> Signature:
@@ -126,7 +138,7 @@ def read_signature(attribute: str, target: Any) -> Signature:
         reader = _Reader(name, fail, definitions)
         parameters[name] = reader.kind(hints[name])
         if parameters[name].codec in _VIEWS:
-            raise fail(f"`{name}`: {_said(hints[name])} is a type of answers: write `dict` or `list`")
+            raise fail(f"`{name}`: {said(hints[name])} is a type of answers: write `dict` or `list`")
         properties[name] = reader.schema(hints[name])
         if parameter.default is parameter.empty:
             required.append(name)
@@ -216,7 +228,7 @@ class _Reader:
         if dataclasses.is_dataclass(base):
             hints = typing.get_type_hints(base, include_extras=True)
             needed = [one.name for one in dataclasses.fields(base) if _is_needed(one)]
-            rows = {one.name: self.schema(hints[one.name]) for one in dataclasses.fields(base)}
+            rows = {one.name: self.schema(hints[one.name]) | _default_of(one) for one in dataclasses.fields(base)}
             return {"type": "object", "properties": rows, "required": needed, "additionalProperties": False}
         raise self._refused(base)
 
@@ -226,7 +238,7 @@ class _Reader:
             if typing.get_origin(base) in (set, frozenset) or base in (set, frozenset)
             else ("str, int, float, bool, list, dict, a dataclass, or a type of penstock such as Image or File")
         )
-        return self.fail(f"`{self.name}: {_said(base)}` cannot be served: write {instead}")
+        return self.fail(f"`{self.name}: {said(base)}` cannot be served: write {instead}")
 
 
 def build(annotation: Any, value: Any) -> Any:
@@ -254,6 +266,27 @@ def build(annotation: Any, value: Any) -> Any:
         hints = typing.get_type_hints(base, include_extras=True)
         return base(**{name: build(hints[name], one) for name, one in value.items()})
     return value
+
+
+def fits(annotation: Any, value: Any) -> bool:
+    """Return False for an answer that is surely not what its annotation says."""
+    base, _ = _split(annotation)
+    if members := _members(base):
+        return any(fits(member, value) for member in members)
+    if typing.get_origin(base) is Literal:
+        return value in typing.get_args(base)
+    if base in (None, type(None)):
+        return value is None
+    if base is float:
+        return isinstance(value, int | float) or hasattr(value, "dtype")
+    if base in (int, bool):
+        return isinstance(value, base) or hasattr(value, "dtype")
+    kind = typing.get_origin(base) or base
+    if kind in (str, dict):
+        return isinstance(value, kind) or (
+            kind is dict and not isinstance(value, str | int | float | list | type(None))
+        )
+    return value is not None or not inspect.isclass(kind)
 
 
 def _build_member(members: Sequence[Any], value: Any) -> Any:
@@ -387,6 +420,11 @@ def _bounds(bound: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _default_of(one: Any) -> dict[str, Any]:
+    plain = isinstance(one.default, str | int | float | bool)
+    return {"default": one.default} if plain and not isinstance(one.default, enum.Enum) else {}
+
+
 def _is_needed(one: Any) -> bool:
     return one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
 
@@ -414,5 +452,5 @@ def _place(target: Any) -> str:
         return str(getattr(sys.modules.get(target.__module__), "__file__", "?"))
 
 
-def _said(annotation: Any) -> str:
+def said(annotation: Any) -> str:
     return annotation.__name__ if inspect.isclass(annotation) else str(annotation).removeprefix("typing.")

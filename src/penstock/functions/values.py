@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.functions import declaration as d
-from penstock.functions.signature import Kind, build
+from penstock.functions.signature import Kind, build, fits, said
 
 
 class WrongAnswer(Exception):
@@ -25,11 +26,14 @@ def take(kind: Kind, value: Any) -> Any:
     return _TAKE[kind.codec](kind, value) if kind.codec in _TAKE else build(kind.annotation, value)
 
 
-def give(value: Any, codec: str = "") -> dict[str, Any]:
+def give(value: Any, kind: Kind | None = None) -> dict[str, Any]:
     """Return what an IO process encodes: the codec, and its value of JSON, arrays and bytes.
 
-    Without a codec, that of the value's type. Raises `WrongAnswer`.
+    Without a kind, the codec is that of the value's type. Raises `WrongAnswer`.
     """
+    codec = "" if kind is None else kind.codec
+    if kind is not None and codec == "json" and kind.annotation is not None and not fits(kind.annotation, value):
+        raise WrongAnswer(f"it answered {type(value).__name__}, and its annotation says {said(kind.annotation)}")
     codec = codec if codec and codec != "json" else _codec_of(value)
     if codec == "own":
         return _own(value)
@@ -38,14 +42,15 @@ def give(value: Any, codec: str = "") -> dict[str, Any]:
     try:
         return {"codec": codec, "value": _GIVE[codec](value)}
     except (TypeError, ValueError, AttributeError, OSError) as error:
-        said = f"{type(value).__module__}.{type(value).__name__}"
-        raise WrongAnswer(f"an answer of the type {said} is not what the annotation says ({codec}): {error}") from error
+        raise WrongAnswer(f"it answered {type(value).__name__}, and its annotation says {codec}: {error}") from error
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON; raise `WrongAnswer` for one that has no such form."""
     if isinstance(value, enum.Enum):
         return plain(value.value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise WrongAnswer("it answered NaN or an infinite number, which JSON does not have")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "model_dump"):  # pydantic
@@ -55,10 +60,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
     if hasattr(value, "tolist") and hasattr(value, "dtype"):  # numpy, torch
-        return value.tolist()
+        return plain(value.tolist())
     if isinstance(value, Iterable) and not isinstance(value, bytes):
         return [plain(one) for one in value]
-    raise WrongAnswer(f"an answer of the type {type(value).__name__} is neither JSON nor a type of penstock")
+    raise WrongAnswer(f"it answered {type(value).__name__}, which is neither JSON nor a type of penstock")
 
 
 def _codec_of(value: Any) -> str:
@@ -110,7 +115,11 @@ def _table(kind: Kind, data: bytes) -> Any:
 
 def _file(kind: Kind, value: Mapping[str, Any]) -> Any:
     path = Path(value["path"])
-    return d.File(path, value.get("media_type", "")) if kind.options.get("as") == "File" else path
+    return (
+        d.File(path, value.get("media_type", ""), value.get("name", path.name))
+        if kind.options.get("as") == "File"
+        else path
+    )
 
 
 def _own_in(kind: Kind, value: Mapping[str, Any]) -> Any:
@@ -178,7 +187,8 @@ def _tensor(value: Any) -> Any:
 def _written(value: Any) -> dict[str, Any]:
     path = Path(value.path if isinstance(value, d.File) else value)
     media_type = value.media_type if isinstance(value, d.File) else "application/octet-stream"
-    return {"name": path.name, "media_type": media_type, "bytes": path.read_bytes()}
+    name = (value.name if isinstance(value, d.File) else "") or path.name
+    return {"name": name, "media_type": media_type, "bytes": path.read_bytes()}
 
 
 def _own(value: Any) -> dict[str, Any]:
@@ -193,7 +203,7 @@ def _own(value: Any) -> dict[str, Any]:
 
 def _labels(value: Any) -> list[dict[str, Any]]:
     rows = value.items() if isinstance(value, Mapping) else ((one["label"], one["score"]) for one in value)
-    found = [{"label": str(label), "score": float(score)} for label, score in rows]
+    found = [{"label": str(label), "score": plain(float(score))} for label, score in rows]
     return sorted(found, key=lambda row: -row["score"])
 
 
