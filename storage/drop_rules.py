@@ -18,6 +18,8 @@ from penstock.errors import ConfigError
 
 #: Suffixes of an object's markers, and of the file with its parameters.
 DONE, ERROR, SIDECAR = ".done.json", ".error.json", ".json"
+#: Ending of the metadata of a Landsat product.
+PRODUCT_METADATA = "_MTL.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,13 @@ def wanted(rule: DropRule, key: str) -> bool:
         and not key.rpartition("/")[2].startswith("._")
         and not (key.endswith(SIDECAR) and _fits(rule, key.removesuffix(SIDECAR)))
         and not key.startswith(rule.output_prefix)
+        and not is_product_metadata(rule, key)
     )
+
+
+def is_product_metadata(rule: DropRule, key: str) -> bool:
+    """Return True for the metadata of a Landsat product, which documents name, among documents of a rule."""
+    return rule.takes_documents and key.lower().endswith(PRODUCT_METADATA.lower())
 
 
 def _fits(rule: DropRule, key: str) -> bool:
@@ -83,13 +91,13 @@ def _suffixes(rule: DropRule) -> tuple[str, ...]:
 
 
 def ignored(rule: DropRule, key: str) -> bool:
-    """Return True for a file of a person under the rule's prefix that has none of the rule's suffixes."""
+    """Return True for a file of a person under the rule's prefix without its suffixes, and for product metadata."""
     name = key.rpartition("/")[2]
     return (
         key.startswith(rule.prefix)
         and bool(name)
         and not name.startswith(".")
-        and not _fits(rule, key)
+        and (not _fits(rule, key) or is_product_metadata(rule, key))
         and not (key.endswith(SIDECAR) and _fits(rule, key.removesuffix(SIDECAR)))
     )
 

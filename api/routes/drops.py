@@ -24,7 +24,7 @@ class ListingView(Outgoing):
     took_s: float
     age_s: float = Field(description="Seconds since the listing.")
     takes: tuple[str, ...] = Field(description="Endings of the names of the rule's files; empty: not known yet.")
-    ignored: int = Field(description="Files under the prefix that have none of these endings.")
+    ignored: int = Field(description="Files under the prefix without these endings, or with a product's metadata.")
     ignored_files: tuple[str, ...] = Field(description="The first of the ignored files.")
     failures: dict[str, str] = Field(description="The first failed objects, by key, with the reasons.")
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import InputError, InvalidInput, Issue
 from penstock.processors.base import ArtifactSink, Divisible, Output, final_outputs
@@ -88,14 +89,16 @@ def check_dates(before: Inputs, after: Inputs, request: Acquisition) -> None:
 
 def _other_extent(before: Scene, after: Scene, place: str) -> InvalidInput:
     """Return the error for two scenes of one pixel grid and different extents, with the area that both have."""
-    corner = ~after.transform @ (before.transform @ (0, 0))
+    ours: Any = after.transform  # both have one: see `is_shifted`
+    theirs: Any = before.transform
+    corner = ~ours @ (theirs @ (0, 0))
     box = Box(0, 0, before.height, before.width).moved(round(corner[1]), round(corner[0]))
     shared = box.clipped(Box(0, 0, after.height, after.width))
     if shared is None:
         return InvalidInput(
             "The scene of `change.before` does not overlap the scene.", errors=[Issue(place, "is elsewhere")]
         )
-    ends = [after.transform @ (x, y) for x in (shared.left, shared.right) for y in (shared.top, shared.bottom)]
+    ends = [ours @ (x, y) for x in (shared.left, shared.right) for y in (shared.top, shared.bottom)]
     (west, *_, east), (south, *_, north) = map(sorted, zip(*ends, strict=True))
     crs = json.dumps(str(after.crs))
     return InvalidInput(

@@ -20,7 +20,7 @@ _LIVING, _READY, _UNCHECKED = 1, 2, 3
 log = structlog.get_logger(__name__)
 
 #: Problems of models that are not checked yet: their earlier entries stay valid.
-CHECKING, FETCHING = "it is being checked", "its files are being fetched"
+CHECKING, FETCHING = PASSING = ("it is being checked", "its files are being fetched")
 
 
 def publish(
@@ -90,12 +90,12 @@ def catalogue() -> Command[dict[str, CatalogueEntry]]:
 def is_settled(name: str, known: Known) -> bool:
     """Return True for a model that a living worker publishes and has checked, with or without a problem."""
     is_checked = name in known.living and name not in known.unchecked
-    return is_checked and known.entries[name].problem not in (CHECKING, FETCHING)
+    return is_checked and known.entries[name].problem not in PASSING
 
 
 def rank(entry: CatalogueEntry) -> int:
     """Return the rank of an entry: of two workers' entries the higher one is valid."""
-    if entry.problem in (CHECKING, FETCHING):
+    if entry.problem in PASSING:
         return 1
     if entry.problem is not None:
         return 2

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.config_tables import DropRule
 from penstock.jobs import JobKey
-from penstock.storage.redis import drop_events, listing
+from penstock.storage.redis import catalogues, drop_events, listing
 from penstock.workers.keeper.drop_markers import upload_id
 from penstock.workers.keeper.drops import Drop, open_drops
 from tests.support.echo_processor import Bench, open_bench
@@ -74,6 +75,35 @@ def test_ignored_files_are_named_and_those_beside_an_object_are_not(bench: Bench
     assert (found.ignored, found.ignored_files, found.takes) == (1, ("in/b.csv",), (".txt",))
     shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
     assert "inbox ignores 1 file without one of its `suffixes` (.txt): in/b.csv" in shown
+
+
+def test_the_metadata_of_a_product_is_no_document(bench: Bench, folder: Path) -> None:
+    (folder / "a.json").write_text('{"text": "b.txt"}')
+    (folder / "b.txt").write_text("hi")
+    (folder / "LC08_L2SP_190028_MTL.json").write_text('{"LANDSAT_METADATA_FILE": {}}')
+    found = run(bench, opened(bench, suffixes=(".json",)))
+    assert (found.found, found.failed, jobs(bench)) == (1, 0, 1)
+    assert (found.ignored, found.ignored_files) == (1, ("in/LC08_L2SP_190028_MTL.json",))
+    shown = CliRunner().invoke(app, ["drops"], env={"COLUMNS": "200"}).stdout
+    assert "(.json) or with a product's metadata (*_MTL.json): in/LC08_L2SP_190028_MTL.json" in shown
+
+
+def test_a_model_that_is_being_checked_is_waited_for_without_an_error(bench: Bench, folder: Path) -> None:
+    (folder / "a.txt").write_text("hi")
+    echo = bench.store.run(catalogues.known()).entries["echo"]
+    known = echo.model_copy(update={"name": "late", "aliases": ()})
+    for problem, errors in ((catalogues.CHECKING, 0), ("its weights are gone", 1)):
+        checking = known.model_copy(update={"ready": False, "problem": problem, "input_schema": {}})
+        bench.store.run(catalogues.publish([checking], worker="w", queues=["default"], alive_s=600))
+        drop = opened(bench, model="late")
+        with capture_logs() as logs:
+            for _ in range(2):
+                drop.step()
+        assert [line["event"] for line in logs].count("drop.unfit_rule") == errors
+        assert (bench.store.run(drop_events.passes()).rules["inbox"].problem, jobs(bench)) == (problem, 0)
+    bench.store.run(catalogues.publish([known], worker="w", queues=["default"], alive_s=600))
+    found = run(bench, opened(bench, model="late"))
+    assert (found.failed, found.problem, jobs(bench)) == (0, None, 1)
 
 
 def test_a_rule_that_does_not_fit_its_model_submits_nothing_and_says_why(bench: Bench, folder: Path) -> None:

@@ -19,7 +19,7 @@ from penstock.errors import (
     TooManyJobs,
 )
 from penstock.intake.drop_inputs import DOCUMENT
-from penstock.storage.drop_rules import ignored, owner, place
+from penstock.storage.drop_rules import ignored, is_product_metadata, owner, place
 from penstock.workers.keeper.drop_markers import RETRY, Marker
 
 #: Errors that pass without action: such an object waits.
@@ -79,8 +79,12 @@ def _fault(error: Exception) -> PenstockError:
 
 
 def ignored_keys(rules: Sequence[DropRule], rule: DropRule, keys: Iterable[str], own: Collection[str]) -> list[str]:
-    """Return the keys that no rule takes for want of a suffix, without the files beside the `own` objects."""
-    found = [] if rule.suffixes == _DOCUMENTS else [key for key in keys if ignored(rule, key)]
+    """Return the keys that no rule takes, for want of a suffix or as product metadata.
+
+    Left out are the files beside the `own` objects, and files that documents may name.
+    """
+    of_documents = rule.suffixes == _DOCUMENTS
+    found = [key for key in keys if ignored(rule, key) and (not of_documents or is_product_metadata(rule, key))]
     if not found:
         return []
     beside = {key[: len(key) - len(name)] + each for key in own for name in (key.rpartition("/")[2],)

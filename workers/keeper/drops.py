@@ -366,7 +366,7 @@ class Drop:
         problem = self._misfit(entry)
         if catalogue and entry is None:
             problem = f"there is no model {self.rule.model!r}; known models: {known_names(catalogue)}"
-        if problem and problem != self._model_problem:
+        if problem and problem not in (self._model_problem, *catalogues.PASSING):
             log.error("drop.unfit_rule" if entry else "drop.unknown_model", rule=self.rule.name, detail=problem)
         self._model_problem = problem
         return None if problem else entry
@@ -375,6 +375,8 @@ class Drop:
         """Return the reason for which a model cannot take the rule's objects; documents fit every model."""
         if entry is None or self.rule.takes_documents:
             return None
+        if entry.problem is not None and not entry.input_schema:  # nothing is known of its input
+            return entry.problem
         try:
             field_for(self.rule, entry.input_schema)
         except ConfigError as error:

@@ -188,7 +188,9 @@ def _show_objects(rule: str, last: Mapping[str, Any]) -> None:
         names, takes = ", ".join(last["ignored_files"]), " ".join(last["takes"])
         more = ", ..." if count > len(last["ignored_files"]) else ""
         files = "1 file" if count == 1 else f"{count} files"
-        out.print(f"{rule} ignores {files} without one of its `suffixes` ({takes}): {names}{more}")
+        product = any(name.lower().endswith("_mtl.json") for name in last["ignored_files"])
+        metadata = " or with a product's metadata (*_MTL.json)" if product else ""
+        out.print(f"{rule} ignores {files} without one of its `suffixes` ({takes}){metadata}: {names}{more}")
     failures = last.get("failures") or {}
     for key, reason in failures.items():
         out.print(f"{rule} failed on {key}: {reason}")

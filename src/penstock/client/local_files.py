@@ -55,9 +55,9 @@ def lists_beside(
         document = with_media(document, place, file)
     known = split_files(document, schema)[1]
     found: dict[str, list[str]] = {}
-    for place, file in split_files(with_beside(document, schema), schema)[1].items():
+    for place, each in split_files(with_beside(document, schema), schema)[1].items():
         if place not in known:
-            found.setdefault(place.rpartition(".")[0], []).append(str(file))
+            found.setdefault(place.rpartition(".")[0], []).append(str(each))
     return found
 
 
