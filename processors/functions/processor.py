@@ -10,11 +10,12 @@ from typing import Any
 import structlog
 
 from penstock.errors import InvalidInput, ProcessorFailed
-from penstock.functions.nested import flat, nested
+from penstock.functions.nested import CALL, VALUE, flat, nested
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.functions.codecs import AS_JSON, codec
 from penstock.processors.functions.request import FunctionRequest, request_class
+from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS
 from penstock.views import View
 
@@ -23,6 +24,8 @@ _WRITTEN = {
     "image": "image/png", "audio": "audio/wav", "video": "video/mp4", "table": "application/vnd.apache.parquet",
     "tensor": "application/x-npy", "file": "application/octet-stream", "own": "application/octet-stream",
 }  # fmt: skip
+#: The values of a call and of its answer, as `nested.flat` names them.
+_CALLS = IOSignature(prompt={CALL: "object", "places": "list"}, output={VALUE: "object", "places": "list"})
 _VIEWS = {"labels": ("labels", "labels"), "boxes": ("boxes", "boxes"), "vector": ("vectors", "vectors")}
 
 log = structlog.get_logger(__name__)
@@ -42,6 +45,10 @@ class FunctionContext:
 class Function:
     """A user's function, whose signature the model's record has in `options`."""
 
+    request: type[FunctionRequest] = FunctionRequest
+    outputs: tuple[OutputSpec, ...] = ()
+    io_signatures = (_CALLS,)
+
     def __init__(self, model: Model) -> None:
         self._model = model
         signature = model.options.get("signature")
@@ -56,13 +63,13 @@ class Function:
         """Return one prompt; for a function with batches, one for each item."""
         first, given = self._signature["batched"], dict(request.arguments)
         if first is None:
-            prompt = Prompt(flat({"arguments": self._decoded(given, media)}))
+            prompt = Prompt(flat({"arguments": self._decoded(given, media)}, CALL))
             context = FunctionContext(request, None)
             unit, steps = ("percent", 100) if self._signature["streams"] else ("calls", 1)
             return Prepared(iter([prompt]), 1, 1, context, unit=unit, steps=steps, repeatable=self._model.cache)
         items = _listed(given.pop(first))
         shared = self._decoded(given, media)
-        prompts = (Prompt(flat({"arguments": shared, "item": self._one(first, item, media)})) for item in items)
+        prompts = (Prompt(flat({"arguments": shared, "item": self._one(first, item, media)}, CALL)) for item in items)
         context = FunctionContext(request, len(items))
         return Prepared(prompts, len(items), len(items), context, unit="items", repeatable=self._model.cache)
 

@@ -161,8 +161,6 @@ class Outcome:
     state: State
     text: str | None = None
     data: Mapping[str, Any] | None = None
-    #: The text and data in the object store: the record has these or `output`.
-    output: Artifact | None = None
     artifacts: tuple[Artifact, ...] = ()
     error: ErrorReport | None = None
     metrics: Mapping[str, float] | None = None
@@ -174,6 +172,8 @@ class Outcome:
     phases: PhaseStarts = ()
     #: The provenance of the result (JSON); None for an attempt without one.
     provenance: str | None = None
+    #: The text and data in the object store: the record has these or `output`.
+    output: Artifact | None = None
 
 
 def submit(

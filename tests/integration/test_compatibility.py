@@ -26,8 +26,11 @@ from tests.support.vllm_plugins import vllm_double
 
 ROOT = Path(__file__).parents[2]
 
-#: Runners whose libraries have environments of their own, and the files whose tests run their pairs there.
-ELSEWHERE = {"terratorch": ROOT / "tests" / "terratorch" / "test_pairs.py"}
+#: Runners whose libraries have environments of their own, or that run files of functions, and the tests of their pairs.
+ELSEWHERE = {
+    "terratorch": ROOT / "tests" / "terratorch" / "test_pairs.py",
+    "function": ROOT / "tests" / "integration" / "test_functions.py",
+}
 PAIRS = [(runner, processor) for processor, runners in TABLE.items() for runner in sorted(runners - ELSEWHERE.keys())]
 #: Pairs that `make test` runs here: no other of its tests does.
 ONLY_HERE = (

@@ -69,6 +69,7 @@ FIRST: dict[str, dict[str, str]] = {
     "text-ranking": {"documents": "one or more text", "queries": "one or more text"},
     "video-classification": VIDEO,
     "video-segmentation": VIDEO,
+    "function": {},  # the fields are those of its signature
     "vllm-plugin": {},  # the fields are those that a model's record declares
     "zero-shot-classification": IMAGES | LABELS,
     "zero-shot-object-detection": IMAGE | LABELS,

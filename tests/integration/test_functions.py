@@ -18,6 +18,7 @@ from PIL import Image
 
 import penstock
 from penstock.errors import Canceled, InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.jobs import Progress
 from penstock.local.library import Result
 from penstock.models import Limits
 from penstock.processors.video.reading import read_timeline
@@ -47,6 +48,11 @@ def picture(tmp_path: Path) -> Path:
 def pixels(result: Result, name: str = "image.png") -> Any:
     with Image.open(result.artifacts[name].path) as image:
         return np.asarray(image)
+
+
+def test_the_record_of_a_function_names_its_runner_and_processor(engine: penstock.Engine) -> None:
+    model, entry = engine.installation.servable("thumbnail")
+    assert (model.runner, entry.processor, entry.title) == ("function", "function", "Shrink an image")
 
 
 def test_json_of_all_kinds_arrives_as_the_annotations_say(engine: penstock.Engine) -> None:
@@ -138,15 +144,25 @@ def test_answers_have_the_views_of_their_types(engine: penstock.Engine, picture:
 
 
 def test_a_generator_yields_progress_text_and_files(engine: penstock.Engine) -> None:
-    said, seen = list[str](), list[float]()
-    result = engine.run(
-        "simulate", years=3, say=said.append, on_progress=lambda _, progress: seen.append(progress.done)
-    )
+    said = list[str]()
+    result = engine.run("simulate", years=3, say=said.append)
     assert "".join(said) == result.text == "year 0 year 1 year 2 "
     assert {name: file.path.read_text() for name, file in result.artifacts.items()} == {
         "0.txt": "0", "1.txt": "1", "2.txt": "2",
     }  # fmt: skip
-    assert seen[-1] == 1
+
+
+def test_progress_moves_the_bar(engine: penstock.Engine, tmp_path: Path) -> None:
+    seen = list[tuple[float, float | None, str]]()
+
+    def on_progress(_: object, progress: Progress) -> None:
+        seen.append((progress.done, progress.total, progress.unit))
+        if progress.done == 25:
+            (tmp_path / "go on").touch()
+
+    engine.run("steady", go_on=str(tmp_path / "go on"), on_progress=on_progress)
+    assert (25, 100, "percent") in seen
+    assert seen[-1] == (100, 100, "percent")
 
 
 def test_items_of_many_jobs_share_a_call_and_each_gets_its_own(engine: penstock.Engine, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_every_installed_processor_has_a_light_request() -> None:
     assert ours == {
         "audio-classification",
         "depth-estimation",
+        "function",
         "image-classification",
         "image-embedding",
         "image-generation",

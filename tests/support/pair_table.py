@@ -10,6 +10,7 @@ TABLE: Mapping[str, frozenset[str]] = {
     for name, runners in {
         "audio-classification": "onnx torch transformers",
         "depth-estimation": "onnx torch transformers",
+        "function": "function",
         "image-classification": "fake onnx torch transformers",
         "image-embedding": "onnx torch transformers",
         "image-generation": "diffusers",

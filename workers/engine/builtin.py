@@ -169,6 +169,10 @@ _DRAWN = IOSignature(
     },
     output={"image": "uint8 (H, W, channels)"},
 )
+_CALL = IOSignature(
+    prompt={"call": "object", "places": "list"}, optional={OTHERS: "array"},
+    output={"value": "object", "places": "list"},
+)  # fmt: skip
 _FAKES = {
     "echo": (IOSignature(prompt={OTHERS: "any"}, output={OTHERS: SAME}),),
     "probability": (IOSignature(prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output=_MAPPED),),
@@ -238,9 +242,7 @@ def _of_torch(model: Model) -> Offers | None:
 
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
 FAKE = RunnerSpec(_load_fake, io_signatures=_FAKES, io_signatures_of=_of_fake)
-FUNCTION = RunnerSpec(
-    lambda model: _function()[0](model), lambda model: _function()[1](model), expected_bytes=lambda _model: 0
-)
+FUNCTION = _spec(_function, expected_bytes=lambda _model: 0, io_signatures={"function": (_CALL,)})
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,

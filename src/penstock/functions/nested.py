@@ -7,29 +7,31 @@ from typing import Any
 
 import numpy as np
 
-#: Names of the plain value, and of the places of the arrays in it.
-_VALUE, _PLACES = "value", "places"
+#: Name of the places of the arrays in the plain value.
+_PLACES = "places"
+#: Names of the plain value in a prompt and in an output.
+CALL, VALUE = "call", "value"
 Place = Sequence[str | int]
 
 
-def flat(value: Any) -> dict[str, Any]:
+def flat(value: Any, name: str = VALUE) -> dict[str, Any]:
     """Return a value of JSON, arrays and bytes as arrays and plain values by name."""
     places, arrays = list[Place](), list[Any]()
     plain = _without(value, (), places, arrays)
-    named = {str(at): array for at, array in enumerate(arrays)}
-    return {_VALUE: plain, _PLACES: [list(place) for place in places], **named}
+    by_number = {str(at): array for at, array in enumerate(arrays)}
+    return {name: plain, _PLACES: [list(place) for place in places], **by_number}
 
 
-def nested(data: Mapping[str, Any]) -> Any:
+def nested(data: Mapping[str, Any], name: str = VALUE) -> Any:
     """Return the value that `flat` took apart; bytes come back as arrays of uint8."""
-    found = {_VALUE: data[_VALUE]}
+    found = {name: data[name]}
     for at, place in enumerate(data[_PLACES]):
         holder: Any = found
-        steps = [_VALUE, *place]
+        steps = [name, *place]
         for step in steps[:-1]:
             holder = holder[step]
         holder[steps[-1]] = data[str(at)]
-    return found[_VALUE]
+    return found[name]
 
 
 def _without(value: Any, place: tuple[str | int, ...], places: list[Place], arrays: list[Any]) -> Any:

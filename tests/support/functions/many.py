@@ -105,6 +105,15 @@ def simulate(years: int) -> Iterator[Progress | Text | File]:
 
 
 @penstock.model
+def steady(go_on: str) -> Iterator[Progress]:
+    """Be a quarter done until a file is there."""
+    yield Progress(1, 4)
+    while not Path(go_on).exists():
+        time.sleep(0.01)
+    yield Progress(4, 4)
+
+
+@penstock.model
 def louder(audio: Audio(rate=8000), gain: float = 2.0) -> Audio:  # type: ignore[valid-type]
     return Audio(audio.samples * gain, audio.rate)  # type: ignore[attr-defined]
 

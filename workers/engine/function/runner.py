@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
-from penstock.functions.nested import flat, nested
+from penstock.functions.nested import CALL, flat, nested
 from penstock.functions.wire import Closed, WireError
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
@@ -104,7 +104,7 @@ class FunctionRunner:
         """Return the arguments that all items of a call share."""
         if not self._batched:
             return None
-        shared = nested(prompt.data)["arguments"]
+        shared = nested(prompt.data, CALL)["arguments"]
         try:
             return json.dumps(shared, sort_keys=True)
         except TypeError:  # arrays: a call of its own
@@ -112,7 +112,7 @@ class FunctionRunner:
 
     def admit(self, prompt: Prompt) -> State:
         """Return the prompt's state."""
-        return State(nested(prompt.data))
+        return State(nested(prompt.data, CALL))
 
     @property
     def free(self) -> int:
