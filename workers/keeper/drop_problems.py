@@ -9,6 +9,7 @@ import structlog
 from penstock.client.local_files import names_beside
 from penstock.config_tables import DropRule
 from penstock.errors import (
+    ConfigError,
     DeviceQuotaExceeded,
     NotReady,
     Overloaded,
@@ -18,7 +19,8 @@ from penstock.errors import (
     StorageQuotaExceeded,
     TooManyJobs,
 )
-from penstock.intake.drop_inputs import DOCUMENT
+from penstock.intake.drop_inputs import DOCUMENT, field_for
+from penstock.models import CatalogueEntry
 from penstock.storage.drop_rules import ignored, is_product_metadata, owner, place
 from penstock.workers.keeper.drop_markers import RETRY, Marker
 
@@ -26,6 +28,20 @@ from penstock.workers.keeper.drop_markers import RETRY, Marker
 _TEMPORARY = (
     DeviceQuotaExceeded, NotReady, Overloaded, QueueDraining, QueueFull, StorageQuotaExceeded, TooManyJobs,
 )  # fmt: skip
+
+
+def misfit(rule: DropRule, entry: CatalogueEntry | None) -> str | None:
+    """Return the reason for which a model cannot take a rule's objects; documents fit every model."""
+    if entry is None or rule.takes_documents:
+        return None
+    if entry.problem is not None and not entry.input_schema:  # nothing is known of its input
+        return entry.problem
+    try:
+        field_for(rule, entry.input_schema)
+    except ConfigError as error:
+        return error.detail
+    return None
+
 
 #: Suffixes of a rule whose objects are documents: other files are parts of them.
 _DOCUMENTS = (DOCUMENT,)

@@ -27,7 +27,6 @@ import structlog
 from penstock.config import Settings
 from penstock.config_tables import DropRule
 from penstock.errors import (
-    ConfigError,
     IdempotencyMismatch,
     InvalidInput,
     InvalidRequest,
@@ -37,7 +36,7 @@ from penstock.errors import (
     PenstockError,
     UnknownJob,
 )
-from penstock.intake.drop_inputs import all_fitted, field_for
+from penstock.intake.drop_inputs import all_fitted
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
 from penstock.jobs import TERMINAL, Job, JobKey, State, Submission
@@ -55,7 +54,14 @@ from penstock.storage.spool import own_folder
 from penstock.workers.keeper import drop_markers
 from penstock.workers.keeper.drop_markers import Marker, Markers, drop_id, result_key
 from penstock.workers.keeper.drop_parameters import object_input
-from penstock.workers.keeper.drop_problems import ObjectErrors, SkippedFiles, common_failure, failures_of, ignored_keys
+from penstock.workers.keeper.drop_problems import (
+    ObjectErrors,
+    SkippedFiles,
+    common_failure,
+    failures_of,
+    ignored_keys,
+    misfit,
+)
 
 __all__ = ["CheckResult", "Drop", "drop_id", "open_drops", "result_key"]
 
@@ -363,25 +369,13 @@ class Drop:
         """
         catalogue = self._catalogue()
         entry = find(catalogue, self.rule.model if job is None else model_for(catalogue, self.rule.model, job))
-        problem = self._misfit(entry)
+        problem = misfit(self.rule, entry)
         if catalogue and entry is None:
             problem = f"there is no model {self.rule.model!r}; known models: {known_names(catalogue)}"
         if problem and problem not in (self._model_problem, *catalogues.PASSING):
             log.error("drop.unfit_rule" if entry else "drop.unknown_model", rule=self.rule.name, detail=problem)
         self._model_problem = problem
         return None if problem else entry
-
-    def _misfit(self, entry: CatalogueEntry | None) -> str | None:
-        """Return the reason for which a model cannot take the rule's objects; documents fit every model."""
-        if entry is None or self.rule.takes_documents:
-            return None
-        if entry.problem is not None and not entry.input_schema:  # nothing is known of its input
-            return entry.problem
-        try:
-            field_for(self.rule, entry.input_schema)
-        except ConfigError as error:
-            return error.detail
-        return None
 
     def _submission(self, key: JobKey, info: ObjectInfo, entry: CatalogueEntry) -> Submission:
         reference = partial(self._reference, key, info.key)

@@ -237,9 +237,18 @@ class Operations:
         """Return the files of a job with those that lie beside them, if the model has a field for these."""
         found = {name: str(one) if isinstance(one, str | Path) else [*map(str, one)] for name, one in files.items()}
         every = chain.from_iterable([each] if isinstance(each, str) else each for each in found.values())
-        if not any(map(files_beside, every)):
+        beside = list(chain.from_iterable(map(files_beside, every)))
+        if not beside or "beside" in {*document, *found}:
             return found
-        schema = (yield from self.model(model)).input_schema
+        try:
+            schema = (yield from self.model(model)).input_schema
+        except PenstockAPIError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            said = (
+                f"{Path(beside[0]).name} may belong to a file of this job, and this key may not read the model to know"
+            )
+            raise ClientError(f"{said}: list such files as `beside`, or give `beside` as [] for none") from error
         return found | lists_beside(document, found, schema)
 
     def download(

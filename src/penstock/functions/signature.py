@@ -177,21 +177,21 @@ class _Reader:
 
     def kind(self, annotation: Any) -> Kind:
         """Return the kind of an annotation."""
-        base, extra = _split(annotation)
+        base, extra = split(annotation)
         if found := _codec(base, extra):
             return found
         if typing.get_origin(base) in (list, Sequence, tuple) and (inner := typing.get_args(base)):
-            item = _codec(*_split(inner[0]))
+            item = _codec(*split(inner[0]))
             if item is not None and (len(inner) == 1 or inner[1:] == (...,)):
                 return dataclasses.replace(item, is_list=True)
-        others = [one for one in _members(base) if one is not type(None)]
-        if len(others) == 1 and _codec(*_split(others[0])) is not None:
+        others = [one for one in members(base) if one is not type(None)]
+        if len(others) == 1 and _codec(*split(others[0])) is not None:
             return self.kind(others[0])
         return Kind(annotation=annotation)
 
     def schema(self, annotation: Any) -> dict[str, Any]:
         """Return the JSON Schema of an annotation."""
-        base, extra = _split(annotation)
+        base, extra = split(annotation)
         found = self._of(base, extra)
         for bound in extra:
             found |= _bounds(bound, found)
@@ -205,8 +205,8 @@ class _Reader:
         origin, inner = typing.get_origin(base), typing.get_args(base)
         if origin is Literal:
             return {"enum": list(inner)}
-        if members := _members(base):
-            return {"anyOf": [self.schema(one) for one in members]}
+        if found := members(base):
+            return {"anyOf": [self.schema(one) for one in found]}
         if origin in (list, Sequence) or (origin is tuple and inner[1:] == (...,)):
             return {"type": "array", "items": self.schema(inner[0])}
         if origin is tuple:
@@ -243,10 +243,10 @@ class _Reader:
 
 def build(annotation: Any, value: Any) -> Any:
     """Make the value of an annotation from JSON that fits its schema."""
-    base, _ = _split(annotation)
+    base, _ = split(annotation)
     origin, inner = typing.get_origin(base), typing.get_args(base)
-    if members := _members(base):
-        return _build_member(members, value)
+    if found := members(base):
+        return _build_member(found, value)
     if base is float and isinstance(value, int):
         return float(value)
     if origin in (list, Sequence):
@@ -268,33 +268,12 @@ def build(annotation: Any, value: Any) -> Any:
     return value
 
 
-def fits(annotation: Any, value: Any) -> bool:
-    """Return False for an answer that is surely not what its annotation says."""
-    base, _ = _split(annotation)
-    if members := _members(base):
-        return any(fits(member, value) for member in members)
-    if typing.get_origin(base) is Literal:
-        return value in typing.get_args(base)
-    if base in (None, type(None)):
-        return value is None
-    if base is float:
-        return isinstance(value, int | float) or hasattr(value, "dtype")
-    if base in (int, bool):
-        return isinstance(value, base) or hasattr(value, "dtype")
-    kind = typing.get_origin(base) or base
-    if kind in (str, dict):
-        return isinstance(value, kind) or (
-            kind is dict and not isinstance(value, str | int | float | list | type(None))
-        )
-    return value is not None or not inspect.isclass(kind)
-
-
-def _build_member(members: Sequence[Any], value: Any) -> Any:
+def _build_member(union: Sequence[Any], value: Any) -> Any:
     """Make a value of the first member of a union that takes it."""
-    if value is None and type(None) in members:
+    if value is None and type(None) in union:
         return None
-    for member in members:
-        base, _ = _split(member)
+    for member in union:
+        base, _ = split(member)
         kind = typing.get_origin(base) or base
         try:
             made = build(member, value)
@@ -341,7 +320,7 @@ def _streamed(annotation: Any, fail: _Fail) -> tuple[bool, Any]:
     inner = typing.get_args(annotation)
     if not inner:
         raise fail("say what it yields: write `-> Iterator[Progress | Text]`, for instance")
-    kept = [one for one in _members(inner[0]) or (inner[0],) if one not in (d.Progress, d.Text, str)]
+    kept = [one for one in members(inner[0]) or (inner[0],) if one not in (d.Progress, d.Text, str)]
     answer = inner[2] if origin is Generator and len(inner) == 3 and inner[2] is not type(None) else None
     if answer is not None:
         return True, answer
@@ -350,7 +329,7 @@ def _streamed(annotation: Any, fail: _Fail) -> tuple[bool, Any]:
 
 def _answers(annotation: Any, fail: _Fail) -> dict[str, Kind]:
     """Return the kinds of an answer: one, or those of a dataclass or tuple that holds files."""
-    base, _ = _split(annotation)
+    base, _ = split(annotation)
     if dataclasses.is_dataclass(base) and inspect.isclass(base) and _codec(base, ()) is None:
         hints = typing.get_type_hints(base, include_extras=True)
         rows = {one.name: _Reader(one.name, fail, {}).kind(hints[one.name]) for one in dataclasses.fields(base)}
@@ -378,7 +357,7 @@ def _check_batch(found: Signature, fail: _Fail) -> None:
         raise fail("a generator has no batches: remove `max_batch`")
     hints = _hints(found.function, fail)
     for name, kind in ((found.batched, hints[found.batched]), ("->", hints["return"])):
-        if typing.get_origin(_split(kind)[0]) not in (list, Sequence):
+        if typing.get_origin(split(kind)[0]) not in (list, Sequence):
             raise fail(f"with `max_batch` the first parameter and the answer are lists, and `{name}` is none")
 
 
@@ -393,7 +372,7 @@ def _hints(function: Any, fail: _Fail) -> dict[str, Any]:
     return hints
 
 
-def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return an annotation without `Annotated`, and what `Annotated` adds."""
     if typing.get_origin(annotation) is typing.Annotated:
         base, *extra = typing.get_args(annotation)
@@ -401,7 +380,8 @@ def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     return annotation, ()
 
 
-def _members(base: Any) -> tuple[Any, ...]:
+def members(base: Any) -> tuple[Any, ...]:
+    """Return the members of a union; none of anything else."""
     return typing.get_args(base) if typing.get_origin(base) in (Union, types.UnionType) else ()
 
 

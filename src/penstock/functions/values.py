@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from penstock.functions import declaration as d
-from penstock.functions.signature import Kind, build, fits, said
+from penstock.functions.signature import Kind, build, members, said, split
 
 
 class WrongAnswer(Exception):
@@ -43,6 +44,27 @@ def give(value: Any, kind: Kind | None = None) -> dict[str, Any]:
         return {"codec": codec, "value": _GIVE[codec](value)}
     except (TypeError, ValueError, AttributeError, OSError) as error:
         raise WrongAnswer(f"it answered {type(value).__name__}, and its annotation says {codec}: {error}") from error
+
+
+def fits(annotation: Any, value: Any) -> bool:
+    """Return False for an answer that is surely not what its annotation says."""
+    base, _ = split(annotation)
+    if union := members(base):
+        return any(fits(member, value) for member in union)
+    if typing.get_origin(base) is Literal:
+        return value in typing.get_args(base)
+    if base in (None, type(None)):
+        return value is None
+    if base is float:
+        return isinstance(value, int | float) or hasattr(value, "dtype")
+    if base in (int, bool):
+        return isinstance(value, base) or hasattr(value, "dtype")
+    kind = typing.get_origin(base) or base
+    if kind in (str, dict):
+        return isinstance(value, kind) or (
+            kind is dict and not isinstance(value, str | int | float | list | type(None))
+        )
+    return value is not None or not isinstance(kind, type)
 
 
 def plain(value: Any) -> Any:

@@ -204,6 +204,19 @@ def test_a_submission_to_a_model_without_files_beside_a_file_sends_none(tmp_path
     assert service.asked[-1].body["input"] == {"images": ["media://u/a.tif"]}
 
 
+def test_a_key_that_may_only_submit_is_told_of_files_beside_and_may_say_which_it_means(tmp_path: Path) -> None:
+    for name in ("a.tif", "a.tif.msk"):
+        (tmp_path / name).write_bytes(b"II*\0")
+    files = {"scene": tmp_path / "a.tif"}
+    with pytest.raises(ClientError, match=r"a\.tif\.msk may belong to a file of this job.* give `beside` as \[\]"):
+        Service(Reply(403, {}, b"{}")).run(Operations(60).submit("csmask", {}, files, None, {}))
+    place = {"media": "media://u/a.tif", "method": "PUT", "url": "http://s/put", "headers": {}}
+    replies = [(201, place), (200, {}), (202, JOB)]
+    service = Service(*(Reply(status, {}, json.dumps(body).encode()) for status, body in replies))
+    service.run(Operations(60).submit("csmask", {"beside": []}, files, None, {}))
+    assert service.asked[-1].body["input"] == {"scene": "media://u/a.tif", "beside": []}
+
+
 def test_an_upload_whose_answer_was_lost_has_arrived_when_the_store_says_that_the_key_is_taken(tmp_path: Path) -> None:
     scene = tmp_path / "scene.tif"
     scene.write_bytes(b"II*\0")

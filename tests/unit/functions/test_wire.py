@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.functions.nested import flat, nested
 from penstock.functions.wire import Closed, Wire, WireError
 
 Ends = tuple[socket.socket, socket.socket]
@@ -117,10 +116,3 @@ def test_the_end_of_the_other_side_is_told(wires: tuple[Wire, Wire]) -> None:
     here.close()
     with pytest.raises(Closed):
         there.receive()
-
-
-def test_prompts_and_outputs_carry_nested_values() -> None:
-    value = {"a": [np.ones(3), {"b": b"bytes"}], "c": 1}
-    found = nested(flat(value))
-    np.testing.assert_array_equal(found["a"][0], np.ones(3))
-    assert (bytes(found["a"][1]["b"]), found["c"]) == (b"bytes", 1)

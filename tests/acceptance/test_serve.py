@@ -1,0 +1,63 @@
+"""`penstock serve`: a file of functions becomes a service by one command."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from penstock.client import Client
+from tests.support.polling import wait_for
+from tests.support.stack import free_port
+
+pytestmark = pytest.mark.slow
+THUMBS = '''
+import penstock
+from penstock import Image
+
+@penstock.model
+def thumbnail(image: Image, size: int = 128) -> Image:
+    """Shrink an image."""
+    return image.resize((size, size))
+
+@penstock.model
+def words(text: str) -> dict[str, int]:
+    return {"words": len(text.split())}
+'''
+
+
+def test_a_file_becomes_a_service_by_one_command(tmp_path: Path) -> None:
+    (tmp_path / "thumbs.py").write_text(THUMBS)
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "photo.png")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    port, log = free_port(), tmp_path / "serve.log"
+    command = [sys.executable, "-m", "penstock.cli", "serve", "thumbs.py", "--port", str(port)]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: "curl" in log.read_text() or process.poll() is not None, "no lines to paste", timeout_s=120)
+        said = log.read_text()
+        assert re.search(r"penstock submit thumbnail FILE --wait --url http://127\.0\.0\.1:\d+", said)
+        with Client(f"http://127.0.0.1:{port}", patience_s=60) as client:
+            job = client.wait(client.submit("words", {"text": "three short words"}).id)
+            assert job.raw["output"]["json"] == {"words": 3}
+            small = client.run("thumbnail", image=str(tmp_path / "photo.png"), size=20)
+            with Image.open(small["image.png"]) as image:
+                assert image.size == (20, 20)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def test_a_file_that_cannot_be_served_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("import penstock\n\n@penstock.model\ndef f(a: set[int]) -> int:\n    return 1\n")
+    command = [sys.executable, "-m", "penstock.cli", "serve", "wrong.py", "--port", "0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "wrong.py:3: f: `a: set[int]` cannot be served: write a list" in done.stdout + done.stderr
