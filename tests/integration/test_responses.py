@@ -50,6 +50,32 @@ async def test_a_response_is_waited_for_and_retrieved(face: Facing) -> None:
         assert await client.responses.retrieve(made.id) == made
 
 
+async def test_a_response_is_streamed_as_events(face: Facing) -> None:
+    async with face.client() as client:
+        asking = asyncio.create_task(client.responses.create(model="writer", input="Hello", stream=True))
+        claim = await face.claim()
+        await face.write(claim, "Good ", "day")
+        events = [event async for event in await asking]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        kinds = [event.type.removeprefix("response.") for event in events]
+        assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+        assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Good day"
+        assert events[-1].type == "response.completed"
+        whole = events[-1].response
+        assert (whole.output_text, whole.status) == ("Good day", "completed")
+        assert await client.responses.retrieve(whole.id) == whole
+
+
+async def test_a_streamed_response_whose_job_fails_before_its_text_raises_its_error(face: Facing) -> None:
+    async with face.client() as client:
+        asking = asyncio.create_task(client.responses.create(model="writer", input="Hello", stream=True))
+        claim = await face.claim()
+        await face.service.end(claim, Outcome(State.FAILED, error=InvalidInput("too long").report()))
+        with pytest.raises(openai.APIStatusError, match="too long"):
+            await asking
+
+
 async def test_a_response_in_the_background_is_polled(face: Facing) -> None:
     async with face.client() as client:
         made = await client.responses.create(model="writer", input="Hello", background=True)
@@ -109,7 +135,6 @@ async def test_messages_and_images_of_the_input(face: Facing) -> None:
         ({"previous_response_id": "resp_1"}, "conversations are not stored here; send all messages as `input`"),
         ({"conversation": "conv_1"}, "conversations are not stored here"),
         ({"tools": [{"type": "web_search"}]}, "this service runs no tools"),
-        ({"stream": True}, "stream with /v1/chat/completions"),
         ({"text": {"format": {"type": "json_object"}}}, "plain text"),
         ({"prompt": {"id": "pmpt_1"}}, "prompts are not stored here"),
     ],

@@ -91,6 +91,12 @@ class Chunks:
     kind: Kind
     job: Job
     with_usage: bool
+    #: Data of the stream's last event.
+    end: str | None = "[DONE]"
+
+    def failed(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the chunk of an error, given as OpenAI's error object."""
+        return {"error": error}
 
     def first(self) -> Iterator[dict[str, Any]]:
         """Yield the chunks before the text."""

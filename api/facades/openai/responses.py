@@ -6,7 +6,7 @@ A response is a job, so it can be read until the job expires. Conversations are 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -32,7 +32,6 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "prompt": ((), "is not supported: prompts are not stored here; send `instructions` and `input`"),
         "tools": (([],), "is not supported: this service runs no tools, built-in or others; leave it out"),
         "tool_choice": (("none", "auto"), "is not supported: this service runs no tools; leave it out"),
-        "stream": ((False,), "is not supported for responses; stream with /v1/chat/completions"),
         "text": (({}, {"format": {"type": "text"}}), "is not supported but as plain text; leave it out"),
         "reasoning": (({},), "is not supported; leave it out"),
         "top_logprobs": ((0,), "is not supported; leave it out"),
@@ -74,6 +73,8 @@ class ResponseRequest(Body):
     metadata: Metadata | None = None
     #: Answer at once, with the response in its queue.
     background: bool | None = False
+    #: Answer with events.
+    stream: bool | None = False
 
 
 def read_response(body: Any) -> ResponseRequest:
@@ -145,6 +146,54 @@ def response(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class ResponseEvents:
+    """The events of a response that is streamed: one message with one text."""
+
+    #: Data of the stream's last event; None for none.
+    end: str | None = None
+
+    def __init__(self, job: Job) -> None:
+        """Take the job before its first text."""
+        self.job = job
+        self._sent = 0
+
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Yield the events before the first text."""
+        begun = {**response(self.job), "status": "in_progress"}
+        yield self._event("response.created", response=begun)
+        yield self._event("response.in_progress", response=begun)
+        item = {"id": _id("msg", self.job), "type": "message", "role": "assistant"}
+        yield self._event(
+            "response.output_item.added", output_index=0, item={**item, "status": "in_progress", "content": []}
+        )
+        yield self._event("response.content_part.added", **self._place(), part=_part(""))
+
+    def text(self, delta: str) -> dict[str, Any]:
+        """Return the event of further text."""
+        return self._event("response.output_text.delta", **self._place(), delta=delta, logprobs=[])
+
+    def last(self, ended: Job) -> Iterator[dict[str, Any]]:
+        """Yield the events after the text, with the whole response."""
+        found = response(ended)
+        [item] = found["output"][:1]
+        [part] = item["content"]
+        yield self._event("response.output_text.done", **self._place(), text=part["text"], logprobs=[])
+        yield self._event("response.content_part.done", **self._place(), part=part)
+        yield self._event("response.output_item.done", output_index=0, item=item)
+        yield self._event(f"response.{found['status']}", response=found)
+
+    def failed(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the event of an error, given as OpenAI's error object."""
+        return self._event("error", code=error["code"], message=error["message"], param=error.get("param"))
+
+    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        self._sent += 1
+        return {"type": kind, "sequence_number": self._sent - 1, **fields}
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": _id("msg", self.job), "output_index": 0, "content_index": 0}
+
+
 #: Status of a job -> status of its response. OpenAI has no word for an expired one.
 _STATUSES: Mapping[Status, str] = MappingProxyType(
     {
@@ -168,14 +217,12 @@ def _error(job: Job) -> dict[str, str] | None:
 
 
 def _message(job: Job, choice: Mapping[str, Any], is_cut: bool) -> dict[str, Any]:
-    part: dict[str, Any] = {
-        "type": "output_text",
-        "text": choice["message"]["content"] or "",
-        "annotations": [],
-        "logprobs": [],
-    }
-    status = "incomplete" if is_cut else "completed"
+    status, part = "incomplete" if is_cut else "completed", _part(choice["message"]["content"] or "")
     return {"id": _id("msg", job), "type": "message", "role": "assistant", "status": status, "content": [part]}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage(chat: Mapping[str, int]) -> dict[str, Any]:

@@ -60,12 +60,14 @@ async def create_chat_completion(call: CurrentCall) -> Response:
 
 @router.post("/responses")
 async def create_response(call: CurrentCall) -> Response:
-    """Create a response; with `background`, return it before it has ended."""
+    """Create a response; with `background`, return it before it has ended, and with `stream` its events."""
     body = await call.read(responses.read_response)
     chat = forwarded.read_either_chat(responses.chat_body(body.value))
     _, wanted = await _requested(call, chat, Capability.CHAT, _chat_job)
     marked = wanted.model_copy(update={"metadata": {**wanted.metadata, **responses.MARK}})
     job = await call.submit(body.fingerprint, marked)
+    if body.value.stream:
+        return await stream(call, job, responses.ResponseEvents(job))
     return await _response(call, job if body.value.background else await call.wait_for_result(job))
 
 

@@ -1,4 +1,4 @@
-"""Streamed text in OpenAI's format: chunks as server-sent events, then `[DONE]`."""
+"""Streamed text in OpenAI's formats: chunks as server-sent events, then `[DONE]`, or events of a response."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from penstock.api.errors import status_of
 from penstock.api.facades.calls import Call, require_success
 from penstock.api.facades.errors import facade_status, openai_error
 from penstock.api.facades.openai.answers import Chunks, UnsentText
+from penstock.api.facades.openai.responses import ResponseEvents
 from penstock.api.routes.events import POLL_INTERVAL_S, follow
 from penstock.errors import ModelServerFailed, PenstockError, Unauthorized
 from penstock.jobs import Job
@@ -23,7 +24,7 @@ from penstock.storage.journal import journal
 log = structlog.get_logger(__name__)
 
 
-async def stream(call: Call, job: Job, chunks: Chunks) -> EventSourceResponse:
+async def stream(call: Call, job: Job, chunks: Chunks | ResponseEvents) -> EventSourceResponse:
     """Return the chunks of a job as a stream. A job that fails before its first text raises its error instead.
 
     Closing the stream cancels the job.
@@ -67,7 +68,7 @@ def unchanged(text: str, sent: str) -> str:
 
 
 async def _events(
-    deltas: AsyncGenerator[str | Job], first: str | Job, chunks: Chunks
+    deltas: AsyncGenerator[str | Job], first: str | Job, chunks: Chunks | ResponseEvents
 ) -> AsyncIterator[ServerSentEvent]:
     async with aclosing(deltas):
         try:
@@ -76,12 +77,15 @@ async def _events(
         except PenstockError as error:
             log.info("stream.interrupted", job=chunks.job.key.id, code=error.code)
             report = error.report()
-            yield _event({"error": openai_error(report, facade_status(report, status_of(error)))})
+            yield _event(chunks.failed(openai_error(report, facade_status(report, status_of(error)))))
             return
-    yield ServerSentEvent("[DONE]")
+    if chunks.end is not None:
+        yield ServerSentEvent(chunks.end)
 
 
-async def _chunks(deltas: AsyncGenerator[str | Job], found: str | Job, chunks: Chunks) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(
+    deltas: AsyncGenerator[str | Job], found: str | Job, chunks: Chunks | ResponseEvents
+) -> AsyncIterator[dict[str, Any]]:
     for chunk in chunks.first():
         yield chunk
     while isinstance(found, str):
@@ -92,4 +96,4 @@ async def _chunks(deltas: AsyncGenerator[str | Job], found: str | Job, chunks: C
 
 
 def _event(data: dict[str, Any]) -> ServerSentEvent:
-    return ServerSentEvent(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    return ServerSentEvent(json.dumps(data, ensure_ascii=False, separators=(",", ":")), event=data.get("type"))
