@@ -146,9 +146,8 @@ async def _document(request: Request, api: Services, form: FormData) -> dict[str
         if name in found:
             raise _wrong((name,), "is given twice")
         if name not in JobRequest.model_fields:
-            raise _wrong(
-                (name,), "is not known: the model's fields stand in input, and a file needs its path (curl: NAME=@PATH)"
-            )
+            inside = f"the model's fields stand in input (curl: -F 'input={{\"{name}\": ...}}')"
+            raise _wrong((name,), f"is not known: {inside}, and a file needs its path (curl: -F {name}=@PATH)")
         found[name] = text if name in _TEXTS else await _value(request, api, name, text)
     return found
 

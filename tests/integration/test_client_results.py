@@ -69,6 +69,7 @@ async def test_a_result_is_paths_that_open(service: Service, tmp_path: Path) -> 
     result = await ran(service, tmp_path, **files)
     assert result.classes == result["classes.tif"] == tmp_path / "out" / "classes.tif"
     assert (result.text, result.data, result.open("stats")) == ("hello", {"n": 1}, {"water": 0.4})
+    assert (result["text"], result["n"]) == ("hello", 1)
     with result.open() as scene:
         assert (scene.shape, scene.read(1)[0, 0]) == ((3, 4), 7)
     with pytest.raises(AttributeError, match=r"has no 'clouds'; it has: classes\.tif, stats\.json"):

@@ -98,9 +98,10 @@ class Result:
         raise KeyError(f"the result has no {name!r}; it has: {', '.join((*self.paths, *fields)) or 'nothing'}")
 
     def _fields(self) -> Mapping[str, Any]:
-        """Return the fields of the JSON, and of the best label."""
+        """Return the text, the fields of the JSON, and those of the best label."""
+        text = {} if self.text is None else {"text": self.text}
         best = next((part.items[0] for part in shown(self.views, self.data) if part.form == "labels"), None)
-        return {**(best if isinstance(best, Mapping) else {}), **(self.data or {})}
+        return {**text, **(best if isinstance(best, Mapping) else {}), **(self.data or {})}
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name.partition(".")[0].replace("-", "_") for name in self.paths)]
