@@ -53,3 +53,8 @@ def test_views_of_empty_lists_alone_mean_that_nothing_was_found() -> None:
     assert not found_nothing(views, {"objects": [], "classes": [1]})
     assert not found_nothing(views, {"width": 3})
     assert not found_nothing([], {"objects": []})
+
+
+def test_one_value_is_a_row() -> None:
+    views = [View("rows", "/note"), View("rows", "/none")]
+    assert shown(views, {"note": "RGB", "none": None}) == [Shown("rows", "", ["RGB"])]

@@ -20,7 +20,7 @@ export async function viewsOf(model, signal) {
 /** Return the parts of the JSON that the views name: their form, their heading and their items; what an earlier part has is not shown again. */
 export function partsOf(views, data) {
   const parts = views.flatMap(({ form, at, each }) => found(data, at.split("/").slice(1), each, "")
-    .map(({ heading, items }) => ({ heading, items: form === "rows" && isObject(items) ? members(items) : items }))
+    .map(({ heading, items }) => ({ heading, items: form === "rows" ? asRows(items) : items }))
     .filter(({ items }) => Array.isArray(items) && items.length)
     .map((part) => ({ form, ...part })));
   const same = (one, other) => one.form === other.form && JSON.stringify(one.items) === JSON.stringify(other.items);
@@ -35,6 +35,12 @@ export function foundNothing(views, data) {
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 const members = (value) => Object.entries(value).filter(([, each]) => each !== null).map(([name, each]) => ({ name, value: each }));
+
+/** Return an object as rows of its members, and one value as a row. */
+function asRows(items) {
+  if (isObject(items)) return members(items);
+  return ["string", "number", "boolean"].includes(typeof items) ? [items] : items;
+}
 
 function found(value, [step, ...steps], each, heading) {
   if (step === undefined) return [{ heading, items: value }];
