@@ -87,11 +87,16 @@ class Brightness:
         return [Labels(list({"bright": one, "dark": 1 - one}.items())[:top]) for one in bright]
 
 
+_inside: list[str] = []
+
+
 @penstock.model(concurrency=16)
-async def slow(text: str, seconds: float = 0.0) -> str:
-    """Wait, and answer in capitals."""
-    await asyncio.sleep(seconds)
-    return text.upper()
+async def meet(name: str, number: int) -> str:
+    """Wait until so many calls are here, and answer in capitals."""
+    _inside.append(name)
+    while len(_inside) < number:
+        await asyncio.sleep(0.01)
+    return name.upper()
 
 
 @penstock.model
