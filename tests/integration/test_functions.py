@@ -185,6 +185,14 @@ def test_items_of_many_jobs_share_a_call_and_each_gets_its_own(engine: penstock.
         assert [row["score"] for row in answer["labels"]] == sorted(scores.values(), reverse=True)
 
 
+def test_a_model_outlives_the_thread_that_loaded_it(engine: penstock.Engine) -> None:
+    first = list[Any]()
+    loading = threading.Thread(target=lambda: first.append(engine.run("counted", text="a").text))
+    loading.start()
+    loading.join()
+    assert [*first, engine.run("counted", text="b").text] == ["a1", "b2"]
+
+
 def test_async_calls_run_beside_each_other(engine: penstock.Engine) -> None:
     answers = list[str | None]()
     threads = [

@@ -87,6 +87,18 @@ class Brightness:
         return [Labels(list({"bright": one, "dark": 1 - one}.items())[:top]) for one in bright]
 
 
+@penstock.model
+class Counted:
+    """Count the calls of this process."""
+
+    def load(self) -> None:
+        self.calls = 0
+
+    def predict(self, text: str) -> str:
+        self.calls += 1
+        return f"{text}{self.calls}"
+
+
 _inside: list[str] = []
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,10 +85,8 @@ class FunctionRunner:
         self._batched = signature["batched"] is not None
         self._memory = signature["memory_bytes"]
         self.max_batch = int(signature["max_batch"] if self._batched else signature["concurrency"])
-        process = start()
-        self.load_s = process.wait_ready()
-        self.memory_bytes = process.resident_bytes()
-        self._lock = threading.Lock()
+        self.memory_bytes = 0
+        self._lock, self._poking = threading.Lock(), threading.Lock()
         self._queue: deque[Call] = deque()
         self._active: dict[int, Call] = {}
         self._number = 0
@@ -95,8 +95,11 @@ class FunctionRunner:
         self._signal_read, self._signal = os.pipe()
         os.set_blocking(self._signal_read, False)
         os.set_blocking(self._signal, False)
-        self._driver = threading.Thread(target=self._drive, args=(process,), name=f"model-{model.name}", daemon=True)
+        loaded = queue.SimpleQueue[ModelUnavailable | None]()
+        self._driver = threading.Thread(target=self._drive, args=(loaded,), name=f"model-{model.name}", daemon=True)
         self._driver.start()
+        if (failure := loaded.get()) is not None:
+            raise failure
 
     # The engine's side
 
@@ -170,19 +173,24 @@ class FunctionRunner:
         return Continue(state, partial if news else None, state.done)
 
     def _poke(self) -> None:
-        try:
+        with self._poking, suppress(OSError):  # it is poked already, or closed
             os.write(self._signal, b".")
-        except (BlockingIOError, OSError):
-            return  # it is poked already, or closed
 
     # The driver's side
 
-    def _drive(self, process: ModelProcess | None) -> None:
+    def _drive(self, loaded: queue.SimpleQueue[ModelUnavailable | None]) -> None:
+        """Start the process and drive it: the kernel ends a process with the thread that started it."""
         looked = told = 0.0
+        process = None
         try:
+            process = self._started(loaded.put)
+            if process is None:
+                return
+            self.memory_bytes = process.resident_bytes()
+            loaded.put(None)
             while not self._closing:
                 if process is None and self._queue:
-                    process = self._started_again()
+                    process = self._started(self._fail_all)
                 if process is not None:
                     process = self._work(process)
                 self._wait(process)
@@ -195,14 +203,18 @@ class FunctionRunner:
                     self._wake()
         except BaseException:
             log.exception("model.driver_failed", model=self._model.name)
-            self._fail_all(ProcessorFailed(f"the model {self._model.name!r} failed: its process could not be driven"))
+            said = f"the model {self._model.name!r} failed: its process could not be driven"
+            loaded.put(ModelUnavailable(said))
+            self._fail_all(ProcessorFailed(said))
         finally:
             if process is not None:
                 process.kill("")
                 process.end()
             self._fail_all(ModelUnavailable(f"the model {self._model.name!r} was unloaded"))
+            with self._poking:
+                os.close(self._signal)
+                self._signal = -1
             os.close(self._signal_read)
-            os.close(self._signal)
 
     def _wait(self, process: ModelProcess | None) -> None:
         files: list[Any] = [self._signal_read] + ([] if process is None else process.files)
@@ -212,13 +224,13 @@ class FunctionRunner:
         except BlockingIOError:
             return
 
-    def _started_again(self) -> ModelProcess | None:
-        """Start the process after its end; a failure ends the calls that wait."""
+    def _started(self, failed: Callable[[ModelUnavailable], None]) -> ModelProcess | None:
+        """Start the process and load the model; after a call of `failed` with the reason, return None."""
         try:
             process = self._start()
             process.wait_ready(lambda: self._closing)
         except ModelUnavailable as error:
-            self._fail_all(error)
+            failed(error)
             return None
         return process
 
