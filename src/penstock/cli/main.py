@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -168,6 +169,7 @@ def submit(
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
 
+    require_files(list(takewhile(lambda word: not word.startswith("--"), files or [])))
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
