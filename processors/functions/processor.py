@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ _WRITTEN = {
 }  # fmt: skip
 #: The values of a call and of its answer, as `nested.flat` names them.
 _CALLS = IOSignature(prompt={CALL: "object", "places": "list"}, output={VALUE: "object", "places": "list"})
-_VIEWS = {"labels": ("labels", "labels"), "boxes": ("boxes", "boxes"), "vector": ("vectors", "vectors")}
+#: Members of an answer's JSON for codecs of answers that are JSON.
+_MEMBERS = {"labels": "labels", "boxes": "boxes", "vector": "vectors"}
 
 log = structlog.get_logger(__name__)
 
@@ -154,8 +155,7 @@ def _single(part: Mapping[str, Any], text: str, sink: ArtifactSink) -> Result:
         if value is None:
             return Result(text=text or None, data=None if text else {})
         return Result(text=text or None, data=value if isinstance(value, dict) else {"answer": value})
-    if part["codec"] in _VIEWS:
-        name = _VIEWS[part["codec"]][1]
+    if (name := _MEMBERS.get(part["codec"])) is not None:
         return Result(text=text or None, data={name: [value] if part["codec"] == "vector" else value})
     return Result(text=text or None, data=_encoded(part, "", sink))
 
@@ -194,12 +194,29 @@ def _views(signature: Mapping[str, Any]) -> Iterator[View]:
     """Yield the views that the types of the answer declare."""
     batched = signature["batched"] is not None
     for name, kind in signature["answers"].items():
+        codec_name = kind["codec"]
         if batched or kind["list"]:
-            yield View("labels", "/answers/*/labels", "item") if kind["codec"] == "labels" else View("rows", "/answers")
-        elif kind["codec"] in _VIEWS:
-            form, at = _VIEWS[kind["codec"]]
-            yield View(form, f"/{name}/{at}" if name and kind["codec"] == "labels" else f"/{name or at}")  # type: ignore[arg-type]
-        elif kind["codec"] == "table":
-            yield View("rows", f"/{name}/rows" if name else "/rows")
+            yield _OF_LISTS.get(codec_name, View("rows", "/answers"))
+        elif name:
+            yield _OF_PARTS.get(codec_name, _part_rows)(name)
         else:
-            yield View("rows", f"/{name or 'answer'}")
+            yield _SINGLE.get(codec_name, View("rows", "/answer"))
+
+
+def _part_rows(name: str) -> View:
+    return View("rows", f"/{name}")
+
+
+#: Views of an answer, of a list of answers, and of a part of an answer, by codec; others are rows.
+_SINGLE = {
+    "labels": View("labels", "/labels"), "boxes": View("boxes", "/boxes"), "vector": View("vectors", "/vectors"),
+    "table": View("rows", "/rows"),
+}  # fmt: skip
+_OF_LISTS = {
+    "labels": View("labels", "/answers/*/labels", "item"), "boxes": View("boxes", "/answers/*", "item"),
+    "vector": View("vectors", "/answers"), "table": View("rows", "/answers/*/rows", "item"),
+}  # fmt: skip
+_OF_PARTS: Mapping[str, Callable[[str], View]] = {
+    "labels": lambda name: View("labels", f"/{name}/labels"), "boxes": lambda name: View("boxes", f"/{name}"),
+    "table": lambda name: View("rows", f"/{name}/rows"),
+}  # fmt: skip

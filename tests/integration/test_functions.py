@@ -16,12 +16,20 @@ import pytest
 from PIL import Image
 
 import penstock
+from penstock.catalogue.functions import function_records
 from penstock.errors import Canceled, InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.functions.nested import CALL, flat, nested
+from penstock.functions.wire import Closed
 from penstock.jobs import Progress
 from penstock.local.library import Result
 from penstock.models import Limits
+from penstock.processors.base import Prompt
 from penstock.processors.video.reading import read_timeline
 from penstock.processors.video.writing import open_video_writer
+from penstock.workers.engine.base import Done
+from penstock.workers.engine.function.process import ModelProcess
+from penstock.workers.engine.function.runner import FunctionRunner, start_of
+from tests.support.polling import wait_for
 
 FILE = Path(__file__).parents[1] / "support" / "functions" / "many.py"
 
@@ -272,6 +280,51 @@ def test_there_is_no_network_but_the_named_hosts(engine: penstock.Engine) -> Non
 
 def test_the_process_has_its_secrets_and_no_others(engine: penstock.Engine) -> None:
     assert engine.run("variables").data == {"GIVEN_SECRET": "given", "OTHER_SECRET": None, "PENSTOCK_SECRET": None}
+
+
+def test_a_file_is_read_without_the_variables_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_SECRET", "ours" * 8)
+    path = tmp_path / "nosy.py"
+    path.write_text(
+        "import os, penstock\n@penstock.model(title=str(os.environ.get('PENSTOCK_SECRET')))\ndef f(a: int) -> int:\n"
+        "    return a\n"
+    )
+    assert [record.title for record in function_records(path)] == ["None"]
+
+
+def test_a_cancellation_that_meets_the_end_of_the_process_hurts_no_later_call() -> None:
+    model = next(record for record in function_records(FILE) if record.name == "crash")
+    canceled = threading.Event()
+
+    def start() -> ModelProcess:
+        process = start_of(model)()
+        send = process.wire.send
+
+        def sent(kind: str, value: Any = None, **fields: Any) -> None:
+            if kind == "cancel":
+                canceled.set()
+                raise Closed
+            send(kind, value, **fields)
+
+        process.wire.send = sent  # type: ignore[method-assign]  # the process ends between two steps of the driver
+        return process
+
+    runner = FunctionRunner(model, start)
+    try:
+        hanging = runner.admit(Prompt(flat({"arguments": {"how": "hang"}}, CALL)))
+        runner.step([hanging])
+        wait_for(lambda: runner.awake(hanging), "the call does not begin")
+        runner.drop(hanging)
+        assert canceled.wait(30)
+        later = runner.admit(Prompt(flat({"arguments": {"how": "not"}}, CALL)))
+        wait_for(lambda: runner.free == 1, "the canceled call does not end")
+        runner.step([later])
+        wait_for(lambda: runner.awake(later), "there is no answer")
+        [done] = runner.step([later])
+        assert isinstance(done, Done)
+        assert nested(done.output.data)["answer"]["parts"][""]["value"] == "alive"
+    finally:
+        runner.close()
 
 
 def test_a_process_that_takes_too_much_memory_is_ended(engine: penstock.Engine) -> None:

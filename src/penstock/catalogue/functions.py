@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.functions.confinement import environment
 from penstock.models import Limits, Model
 
 #: Seconds that a file may take to be imported.
@@ -39,8 +40,9 @@ def _described(path: Path, digest: str) -> str:  # noqa: ARG001  (a changed file
     command = [sys.executable, "-P", "-m", "penstock.functions.child", "--describe", str(path)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_IMPORT_S, check=False, stdin=subprocess.DEVNULL
-        )
+            command, capture_output=True, text=True, timeout=_IMPORT_S, check=False, stdin=subprocess.DEVNULL,
+            env=environment(),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{path} took more than {_IMPORT_S} s to be imported: move slow work to `load`") from None
     if done.returncode:

@@ -172,8 +172,6 @@ class Process:
     async def _answer_async(self, message: Mapping[str, Any]) -> None:
         call = message["id"]
         with self._told(call, single=True):
-            if "items" in message["value"]:
-                raise values.WrongAnswer("an async function has no batches: write `concurrency`")
             answer = self._signature.function(*self._self, **self._arguments(message["value"]["arguments"]))
             if self._async_stream:
                 answer = await self._drained_async(answer, call)

@@ -8,17 +8,32 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 1, 22, 2, 38
 _STEP_BYTES = 8
+#: Variables of the service's environment that a user's file gets, and beginnings of such names.
+_NAMES = (
+    "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)  # fmt: skip
+_BEGINNINGS = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "XDG_", "TORCH_", "HF_HOME", "HF_HUB_")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
+
+
+def environment(*, network: bool = False, secrets: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment of a process with a user's file: no settings and no secrets but its own."""
+    wanted = {*_NAMES, *(_PROXIES if network else ()), *secrets}
+    found = {name: text for name, text in os.environ.items() if name in wanted or name.startswith(_BEGINNINGS)}
+    return {**found, "PYTHONUNBUFFERED": "1"}
 
 
 def end_with(parent: int) -> None:

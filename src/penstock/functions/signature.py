@@ -355,6 +355,8 @@ def _check_batch(found: Signature, fail: _Fail) -> None:
         return
     if found.streams:
         raise fail("a generator has no batches: remove `max_batch`")
+    if asynchronous:
+        raise fail("an async function has no batches: write `concurrency` instead of `max_batch`")
     hints = _hints(found.function, fail)
     for name, kind in ((found.batched, hints[found.batched]), ("->", hints["return"])):
         if typing.get_origin(split(kind)[0]) not in (list, Sequence):

@@ -44,8 +44,8 @@ class Closed(Exception):
     """The other side has closed the connection."""
 
 
-#: The place of an array in a message's values, its dtype and its shape.
-Place = tuple[Sequence[str | int], str, Sequence[int]]
+#: The place of an array in a value: keys and indexes.
+Place = tuple[str | int, ...]
 
 
 class Wire:
@@ -63,9 +63,13 @@ class Wire:
 
     def send(self, kind: str, value: Any = None, **fields: Any) -> None:
         """Send a message whose value is JSON with arrays and bytes in it; raise `Closed`, or `TypeError` for others."""
-        places, parts = list[Place](), list[Any]()
-        value = _without_arrays(value, (), places, parts)
-        text = json.dumps({"kind": kind, **fields, "value": value, "arrays": places}, ensure_ascii=False)
+        value, found = take_out(value)
+        arrays, parts = [], []
+        for place, array in found:
+            dtype, shape, part = _described(array)
+            arrays.append((place, dtype, shape))
+            parts.append(part)
+        text = json.dumps({"kind": kind, **fields, "value": value, "arrays": arrays}, ensure_ascii=False)
         header = text.encode("utf-8", "surrogatepass")
         if len(header) > MAX_HEADER_BYTES:
             raise TypeError(f"the JSON exceeds {MAX_HEADER_BYTES >> 20} MiB")
@@ -97,9 +101,7 @@ class Wire:
                 raise WireError("a descriptor that the message does not announce")
             message = _parsed(self._read(header_bytes))
             body = self._read(body_bytes) if descriptor is None else _mapped(descriptor, body_bytes)
-            for place, dtype, shape, begin, size in _laid_out(message.pop("arrays", []), body_bytes):
-                _put(message, place, _array(body, dtype, shape, begin, size))
-            return message
+            return _with_arrays(message, body, body_bytes)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -147,32 +149,57 @@ class Wire:
         return buffer
 
 
-def _without_arrays(value: Any, place: tuple[str | int, ...], places: list[Place], parts: list[Any]) -> Any:
-    """Return a value with None for its arrays, whose places and bytes are added to the lists."""
-    if isinstance(value, Mapping):
-        return {name: _without_arrays(one, (*place, name), places, parts) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_arrays(one, (*place, at), places, parts) for at, one in enumerate(value)]
-    if isinstance(value, bytes | bytearray | memoryview):
-        places.append((place, _BYTES, [len(value)]))
-        parts.append(memoryview(value).cast("B"))
-        return None
-    if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
-        return _without_array(value, place, places, parts)
-    return value
+def take_out(value: Any) -> tuple[Any, list[tuple[Place, Any]]]:
+    """Return JSON with None for the arrays and bytes in it, and these with their places."""
+    found = list[tuple[Place, Any]]()
+
+    def taken(one: Any, place: Place) -> Any:
+        if isinstance(one, Mapping):
+            return {name: taken(inner, (*place, name)) for name, inner in one.items()}
+        if isinstance(one, list | tuple):
+            return [taken(inner, (*place, at)) for at, inner in enumerate(one)]
+        is_array = hasattr(one, "__array_interface__") and hasattr(one, "dtype")
+        if is_array and not one.shape:
+            return one.item()
+        if is_array or isinstance(one, bytes | bytearray | memoryview):
+            found.append((place, one))
+            return None
+        return one
+
+    return taken(value, ()), found
 
 
-def _without_array(value: Any, place: tuple[str | int, ...], places: list[Place], parts: list[Any]) -> Any:
-    if not getattr(value, "shape", ()):
-        return value.item()
+def put_in(holder: Any, place: Sequence[Any], array: Any) -> None:
+    """Put an array back where `take_out` left None; raise `KeyError`, `IndexError` or `TypeError` elsewhere."""
+    *steps, last = place
+    for step in steps:
+        holder = holder[step]
+    if holder[last] is not None:
+        raise KeyError(last)
+    holder[last] = array
+
+
+def _with_arrays(message: dict[str, Any], body: Any, body_bytes: int) -> dict[str, Any]:
+    """Put the arrays of a body into their message; raise `WireError` for those without a place."""
+    try:
+        for place, dtype, shape, begin, size in _laid_out(message.pop("arrays", []), body_bytes):
+            put_in(message, ["value", *place], _array(body, dtype, shape, begin, size))
+    except (KeyError, IndexError, TypeError) as error:
+        raise WireError("an array without a place") from error
+    return message
+
+
+def _described(array: Any) -> tuple[str, list[int], Any]:
+    """Return the dtype, the shape and the bytes of an array or of plain bytes."""
+    if isinstance(array, bytes | bytearray | memoryview):
+        part = memoryview(array).cast("B")
+        return _BYTES, [len(part)], part
     import numpy as np
 
-    if not _DTYPE.fullmatch(value.dtype.str):
-        raise TypeError(f"an array of {value.dtype}: only numbers and booleans can be sent")
-    array = np.ascontiguousarray(value)
-    places.append((place, array.dtype.str, list(array.shape)))
-    parts.append(array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b""))
-    return None
+    if not _DTYPE.fullmatch(array.dtype.str):
+        raise TypeError(f"an array of {array.dtype}: only numbers and booleans can be sent")
+    array = np.ascontiguousarray(array)
+    return array.dtype.str, list(array.shape), array.reshape(-1).view(np.uint8).data if array.nbytes else b""
 
 
 def _padded(parts: Sequence[Any]) -> Iterator[Any]:
@@ -246,16 +273,3 @@ def _array(body: Any, dtype: str, shape: Sequence[int], begin: int, size: int) -
     if not size:
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, body, begin)
-
-
-def _put(message: dict[str, Any], place: Sequence[Any], array: Any) -> None:
-    holder: Any = message
-    steps = ["value", *place]
-    try:
-        for step in steps[:-1]:
-            holder = holder[step]
-        if holder[steps[-1]] is not None:
-            raise WireError("an array in the place of another value")
-        holder[steps[-1]] = array
-    except (KeyError, IndexError, TypeError) as error:
-        raise WireError("an array without a place") from error

@@ -200,6 +200,7 @@ def crash(how: str) -> str:
     if how == "abort":
         os.abort()
     if how == "hang":
+        print("hanging")
         time.sleep(1000)
     return "alive"
 

@@ -105,6 +105,12 @@ def test_batches_need_lists_and_no_generator() -> None:
         with pytest.raises(Unservable, match=said):
             read_signature("it", penstock.model(max_batch=4)(function))
 
+    async def waits(texts: list[str]) -> list[str]:
+        raise AssertionError
+
+    with pytest.raises(Unservable, match="write `concurrency` instead of `max_batch`"):
+        read_signature("it", penstock.model(max_batch=4)(waits))
+
     def plain(text: str) -> str:
         raise AssertionError
 

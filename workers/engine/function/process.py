@@ -19,23 +19,18 @@ from typing import Any
 import structlog
 
 from penstock.errors import ModelUnavailable
-from penstock.functions.confinement import socket_filter
+from penstock.functions.confinement import environment, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
 
 #: Seconds that one send or receive may take once it has begun.
 _STALL_S = 30.0
+#: Seconds that a process may take to end by itself.
+_END_S = 1.0
 #: Last lines of a process that its end is told with.
 _LAST_LINES = 5
 #: Lines of one second that are logged, and reads of the pipe at a time.
 _MOST_LOGGED, _MOST_READS = 100, 64
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: Variables of the worker's environment that a model process gets, and beginnings of such names.
-_NAMES = (
-    "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-)  # fmt: skip
-_BEGINNINGS = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "XDG_", "TORCH_", "HF_HOME", "HF_HUB_")
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +47,8 @@ class ModelProcess:
         self._load_by = time.monotonic() + within_s
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
+        network, secrets = value["network"], value["secrets"]
+        env = environment(network=bool(network), secrets=secrets)
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
@@ -59,7 +56,7 @@ class ModelProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "penstock.functions.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                cwd=self._folder.name, env=_environment(value), start_new_session=True,
+                cwd=self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
         os.close(out)
         ours.settimeout(_STALL_S)
@@ -68,7 +65,6 @@ class ModelProcess:
         self._rest = b""
         #: Reason for which the worker itself ended the process; empty if it did not.
         self.killed_for = ""
-        network = value.get("network", False)
         program = None if network else socket_filter()
         hosts = list(network) if isinstance(network, list | tuple) else []
         with suppress(Closed):
@@ -122,13 +118,13 @@ class ModelProcess:
     def end(self) -> str:
         """Wait for the process's end and free what it had; return how it ended, with its last lines."""
         self.wire.close()
-        if self._process.poll() is None:
-            try:
-                self._process.wait(1)
-            except subprocess.TimeoutExpired:
-                self.kill("")
+        ended = os.pidfd_open(self.pid)
+        try:
+            select.select([ended], [], [], _END_S)
+        finally:
+            os.close(ended)
+        self.kill("")  # also what it started: until it is waited for, no other group can have its number
         code = self._process.wait()
-        self.kill("")  # what it started
         self.drain()
         with suppress(OSError):
             os.close(self._pipe)
@@ -174,13 +170,6 @@ def failure(model: str, message: dict[str, Any]) -> str:
         return str(message["detail"])
     place = f" ({message['place']})" if message["place"] else ""
     return f"the model {model!r} raised {message['type']} while it was loaded: {message['detail']}{place}"
-
-
-def _environment(value: dict[str, Any]) -> dict[str, str]:
-    """Return the environment of a model process: no settings and no secrets but its own."""
-    wanted = (*_NAMES, *(_PROXIES if value.get("network") else ()), *value.get("secrets", ()))
-    found = {name: text for name, text in os.environ.items() if name in wanted or name.startswith(_BEGINNINGS)}
-    return {**found, "PYTHONUNBUFFERED": "1"}
 
 
 def _signal(number: int) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
-from penstock.functions.nested import CALL, flat, nested
+from penstock.functions.nested import CALL, PLACES, flat, nested
 from penstock.functions.wire import Closed, WireError
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
@@ -84,7 +84,7 @@ class FunctionRunner:
         self._model, self._start = model, start
         self._batched = signature["batched"] is not None
         self._memory = signature["memory_bytes"]
-        self.max_batch = int(signature["max_batch"] if self._batched else signature["concurrency"])
+        self.max_batch = model.max_batch
         self.memory_bytes = 0
         self._lock, self._poking = threading.Lock(), threading.Lock()
         self._queue: deque[Call] = deque()
@@ -107,11 +107,9 @@ class FunctionRunner:
         """Return the arguments that all items of a call share."""
         if not self._batched:
             return None
-        shared = nested(prompt.data, CALL)["arguments"]
-        try:
-            return json.dumps(shared, sort_keys=True)
-        except TypeError:  # arrays: a call of its own
-            return object()
+        if any(place[0] == "arguments" for place in prompt.data[PLACES]):
+            return object()  # arrays are not compared: a call of its own
+        return json.dumps(prompt.data[CALL]["arguments"], sort_keys=True)
 
     def admit(self, prompt: Prompt) -> State:
         """Return the prompt's state."""
@@ -241,13 +239,13 @@ class FunctionRunner:
             while select.select([process.wire], [], [], 0)[0]:
                 self._take_checked(process.wire.receive(), process)
                 self._send(process)
+            process.drain()
+            self._cancel(process)
         except (Closed, WireError) as error:
             if isinstance(error, WireError):
                 process.kill(f"broke the protocol: {error}")
             self._ended(process)
             return None
-        process.drain()
-        self._cancel(process)
         return process
 
     def _send(self, process: ModelProcess) -> None:
@@ -350,7 +348,8 @@ class FunctionRunner:
         self._finish(call)
 
     def _finish(self, call: Call) -> None:
-        self._active.pop(call.number, None)
+        with self._lock:
+            self._active.pop(call.number, None)
         self._wake()
 
     def _fail_all(self, error: PenstockError) -> None:
