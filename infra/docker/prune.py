@@ -14,12 +14,14 @@ AWS_SERVICES = {"s3", "sqs", "sso", "sso-oidc", "signin", "sts"}
 TESTS = ("**/tests", "torch/test", "torch/bin/*[Tt]est*", "torch/lib/*_test.so")
 #: Headers, static libraries and programs to compile extensions with.
 TOOLCHAIN = ("torch/include", "torch/share", "torch/bin/protoc*", "**/*.a")
+#: Widths of letters in single terminals, which wcwidth does without: the shell of `celery amqp` alone asks for them.
+TERMINALS = ("wcwidth/table_grapheme_overrides/_known_*.py",)
 
 
 def prune(site: Path) -> None:
-    """Remove tests, headers, static libraries and unused AWS services from a folder of packages; compile the rest."""
+    """Remove tests, headers, static libraries, unused AWS services and terminals; compile the rest."""
     unused = [path for path in site.glob("botocore/data/*/") if path.is_dir() and path.name not in AWS_SERVICES]
-    for path in [*unused, *(path for pattern in (*TESTS, *TOOLCHAIN) for path in site.glob(pattern))]:
+    for path in [*unused, *(path for pattern in (*TESTS, *TOOLCHAIN, *TERMINALS) for path in site.glob(pattern))]:
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -153,8 +153,9 @@ class Drop:
         """List once and check every object without a marker; return how many of them must be checked again."""
         begun = time.monotonic()
         try:
-            self._model()
-            self.fit_rules()
+            catalogue = self._catalogue()
+            self._model(catalogue)
+            self._fit_rules(catalogue)
             every = list(self.bucket.list(self.rule.prefix))
             listed = [info for info in every if self.wants(info.key)]
             settled = self._settled(listed)
@@ -248,7 +249,10 @@ class Drop:
 
     def fit_rules(self) -> tuple[DropRule, ...]:
         """Read the models of all rules; return the rules with the suffixes of their models."""
-        self.rules = all_fitted(self.settings.drops or (self.rule,), self._catalogue())
+        return self._fit_rules(self._catalogue())
+
+    def _fit_rules(self, catalogue: Mapping[str, CatalogueEntry]) -> tuple[DropRule, ...]:
+        self.rules = all_fitted(self.settings.drops or (self.rule,), catalogue)
         return self.rules
 
     def _note(self, listing: drop_events.Pass) -> None:
@@ -327,7 +331,7 @@ class Drop:
             return None, True
 
     def _submit(self, run: drop_markers.VersionRun, info: ObjectInfo, markers: Mapping[str, Marker]) -> CheckResult:
-        entry = self._model(run.key.id)
+        entry = self._model(self._catalogue(), run.key.id)
         if entry is None:
             return CheckResult.POSTPONED
         try:
@@ -349,7 +353,7 @@ class Drop:
             return self._submission(key, info, entry)
         except InvalidInput:
             self.models.read(fresh_s=REFUSED_S)
-            latest = self._model(key.id)
+            latest = self._model(self._catalogue(), key.id)
             if latest is None or latest == entry:
                 raise
             return self._submission(key, info, latest)
@@ -362,12 +366,11 @@ class Drop:
     def _catalogue(self) -> Mapping[str, CatalogueEntry]:
         return merged(self.store.run(catalogues.known()), self.models.read())
 
-    def _model(self, job: str | None = None) -> CatalogueEntry | None:
+    def _model(self, catalogue: Mapping[str, CatalogueEntry], job: str | None = None) -> CatalogueEntry | None:
         """Return the rule's model, for one job where several share it.
 
         None while the model is not known, or where it does not fit the rule; a problem is logged once.
         """
-        catalogue = self._catalogue()
         entry = find(catalogue, self.rule.model if job is None else model_for(catalogue, self.rule.model, job))
         problem = misfit(self.rule, entry)
         if catalogue and entry is None:
