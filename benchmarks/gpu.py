@@ -29,8 +29,8 @@ import torch
 import transformers
 
 from benchmarks import gpu_models
-from benchmarks.engine import all_at_once, never, run_scene
-from benchmarks.measuring import in_turns, machine, say
+from benchmarks.engine import run_scene
+from benchmarks.measuring import all_at_once, in_turns, machine, never, say
 from benchmarks.scene import Bench, run_bare
 from benchmarks.scenery import MEAN, STD
 from penstock.catalogue.records import read_catalogue

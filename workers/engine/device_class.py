@@ -23,6 +23,11 @@ def device_class(model: Model) -> str:
     return f"cpu-{_instructions()}" if name is None else f"cuda-{name}"
 
 
+def uses_cuda(model: Model) -> bool:
+    """Return True for a model that runs on this worker's CUDA device."""
+    return model.device != "cpu" and _accelerator() is not None
+
+
 @cache
 def _accelerator() -> str | None:
     """Return the name of the CUDA device; None without one. Torch takes seconds to import: not where no driver is."""

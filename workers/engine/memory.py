@@ -12,6 +12,10 @@ CUDA_SHARE = 0.9
 #: Share of the machine's memory for the weights of models that run on the CPU.
 HOST_SHARE = 0.5
 
+#: Device memory of a process beside its tensors: the CUDA context with torch's kernels. About half a GiB on the GPUs of
+#: the last years, as `nvidia-smi` shows for a process with one small tensor; `benchmarks.gpu contexts` measures it.
+CONTEXT_BYTES = 512 * 2**20
+
 
 def budget_bytes(sharers: int = 1) -> int:
     """Return the bytes that all models of this process may take together, one of `sharers` processes on its device."""

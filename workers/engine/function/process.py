@@ -11,14 +11,15 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import structlog
 
-from penstock.errors import ModelUnavailable
+from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory, ServiceError
 from penstock.functions.confinement import environment, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
 
@@ -30,6 +31,8 @@ _END_S = 1.0
 _LAST_LINES = 5
 #: Lines of one second that are logged, and reads of the pipe at a time.
 _MOST_LOGGED, _MOST_READS = 100, 64
+#: Errors of devices by their names; any other error of a load is one of the model.
+_OF_DEVICES: Mapping[str, type[ServiceError]] = {"DeviceLost": DeviceLost, "OutOfMemory": OutOfMemory}
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 log = structlog.get_logger(__name__)
@@ -38,37 +41,48 @@ log = structlog.get_logger(__name__)
 class ModelProcess:
     """A running model process, after `init` was sent."""
 
-    def __init__(self, model: str, file: Path, value: dict[str, Any], *, within_s: float, **init: Any) -> None:
-        """Start the process. `init` has its `attribute`; `value` its network and secrets.
+    def __init__(
+        self,
+        model: str,
+        module: str,
+        *,
+        within_s: float,
+        network: bool | Sequence[str] = False,
+        secrets: Sequence[str] = (),
+        folder: Path | None = None,
+        value: Mapping[str, Any] = MappingProxyType({}),
+        **init: Any,
+    ) -> None:
+        """Start `module` in a process of its own, and send it `init` with these fields and `value`.
 
-        It may take `within_s` to load the model. Raises `OSError`.
+        It may take `within_s` to load the model, and use the `network` (True: all of it) and the variables `secrets` of
+        the environment. It runs in `folder`, else in one of its own. Raises `OSError`.
         """
         self._model = model
         self._load_by = time.monotonic() + within_s
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
-        network, secrets = value["network"], value["secrets"]
         env = environment(network=bool(network), secrets=secrets)
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "penstock.functions.child", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                cwd=self._folder.name, env=env, start_new_session=True,
+                cwd=folder or self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
         os.close(out)
         ours.settimeout(_STALL_S)
-        self.wire = Wire(ours)
+        self.wire = Wire(ours, lends=True)
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rest = b""
         #: Reason for which the worker itself ended the process; empty if it did not.
         self.killed_for = ""
         program = None if network else socket_filter()
-        hosts = list(network) if isinstance(network, list | tuple) else []
+        hosts = [] if isinstance(network, bool) else list(network)
         with suppress(Closed):
-            self.wire.send("init", {"filter": program}, file=str(file), hosts=hosts, parent=os.getpid(), **init)
+            self.wire.send("init", {**value, "filter": program}, hosts=hosts, parent=os.getpid(), **init)
 
     @property
     def pid(self) -> int:
@@ -133,10 +147,11 @@ class ModelProcess:
         how = self.killed_for or (f"ended by {_signal(-code)}" if code < 0 else f"ended with the exit status {code}")
         return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
 
-    def wait_ready(self, stopped: Callable[[], bool] = lambda: False) -> float:
-        """Wait until the model is loaded; return the seconds.
+    def wait_ready(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """Wait until the model is loaded; return the message `ready`.
 
-        Raises `ModelUnavailable`, and ends the process, if the model cannot be loaded or `stopped` returns True.
+        Raises `ModelUnavailable`, or the error of a device, and ends the process, if the model cannot be loaded or
+        `stopped` returns True.
         """
         self._stopped = stopped
         while True:
@@ -145,13 +160,13 @@ class ModelProcess:
             except (Closed, WireError):
                 raise ModelUnavailable(f"the process of the model {self._model!r} {self.end()}") from None
             if message["kind"] == "ready":
-                return float(message["load_s"])
+                return message
             if message["kind"] == "lines":
                 self.log_lines(message["value"])
             if message["kind"] == "failed":
                 self.log_lines(message["trace"].splitlines())
                 self.end()
-                raise ModelUnavailable(failure(self._model, message))
+                raise failure(self._model, message)
 
     def _next(self) -> dict[str, Any]:
         """Return the next message, however long it takes to come: a model may load for minutes."""
@@ -164,12 +179,14 @@ class ModelProcess:
         return self.wire.receive()
 
 
-def failure(model: str, message: dict[str, Any]) -> str:
-    """Return the sentence of a file or class that could not be loaded."""
+def failure(model: str, message: Mapping[str, Any]) -> ServiceError:
+    """Return the error of a file, class or network that could not be loaded."""
     if message["unservable"]:
-        return str(message["detail"])
+        return _OF_DEVICES.get(message["type"], ModelUnavailable)(str(message["detail"]))
     place = f" ({message['place']})" if message["place"] else ""
-    return f"the model {model!r} raised {message['type']} while it was loaded: {message['detail']}{place}"
+    return ModelUnavailable(
+        f"the model {model!r} raised {message['type']} while it was loaded: {message['detail']}{place}"
+    )
 
 
 def _signal(number: int) -> str:
