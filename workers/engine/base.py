@@ -209,7 +209,7 @@ class RunnerSpec:
     #: The signatures of one model, from its options and small files and without the runner's libraries; None: those of
     #: `io_signatures`. An error counts as None: `check` and `load` report it.
     io_signatures_of: Callable[[Model], Offers | None] = lambda _model: None
-    #: How a model runs in a process of its own; None: it runs inside the worker. For runners whose `bucket` depends on
+    #: The way in which a model runs in a process of its own; None: it runs inside the worker. For runners whose `bucket` depends on
     #: shapes and plain values only, and whose prompts end after one step.
     hosting: Callable[[Model], Hosting | None] = lambda _model: None
 

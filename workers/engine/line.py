@@ -37,7 +37,9 @@ class Line:
         return len(self.begun) >= DEPTH
 
     def opens_s(self, *, at: float) -> float:
-        """Return the seconds until a batch that is not full may begin: 0 if it may."""
+        """Return the seconds until a batch that is not full may begin: 0 if it may, infinite if one must end before."""
         if not self.begun:
             return 0.0
+        if self.is_full:
+            return inf
         return max(0.0, self.begun[0] + self.step_s - min(LEAD_S, self.step_s / 2) - at)

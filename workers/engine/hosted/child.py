@@ -32,7 +32,7 @@ from penstock.workers.engine.steps import translated
 _SWITCH_S = 0.0005
 
 
-class Process:
+class HostedProcess:
     """The runner of a model, the prompts that it has admitted, and the batches that wait for it."""
 
     def __init__(self, wire: Wire, model: Model, runner: Runner) -> None:
@@ -131,7 +131,7 @@ def main(descriptor: int) -> None:
         memory_bytes=runner.memory_bytes + _context_bytes(),
         takes_numbers=isinstance(runner, TakesNumbers) and runner.takes_numbers,
     )  # fmt: skip
-    Process(wire, model, runner).serve()
+    HostedProcess(wire, model, runner).serve()
     runner.close()
 
 

@@ -6,6 +6,7 @@ wait for the threads of jobs (`docs/decisions/0117-pictures-in-model-processes.m
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -35,7 +36,7 @@ GROUP = 8
 log = structlog.get_logger(__name__)
 
 
-class State:
+class HeldPrompt:
     """A prompt of which the process has a copy; the process drops the copy after this object's end."""
 
     __slots__ = ("_forgotten", "number", "prepared", "process", "prompt")
@@ -52,11 +53,11 @@ class State:
 
 
 @dataclass(eq=False, slots=True)
-class Batch:
+class SentBatch:
     """A batch that waits, or that the process works on."""
 
     number: int
-    states: Sequence[State]
+    states: Sequence[HeldPrompt]
     wanted: Callable[[], bool]
     answer: Future[Stepped] = field(default_factory=Future)
     #: Time at which the process is killed, after nobody waits for the batch any more.
@@ -70,13 +71,13 @@ class HostedRunner(Driver):
         """Start the process and wait until the model is loaded; raise `ModelUnavailable` or a device's error."""
         super().__init__(model.name, start)
         self._hosting = hosting
-        self._queue: deque[Batch] = deque()
+        self._queue: deque[SentBatch] = deque()
         #: Batches that the process has, the one that it works on first.
-        self._sent: dict[int, Batch] = {}
+        self._sent: dict[int, SentBatch] = {}
         self._numbers = count(1)
         self._process: ModelProcess | None = None
         #: Prompts that were written and not yet sent.
-        self._ready: deque[State] = deque()
+        self._ready: deque[HeldPrompt] = deque()
         #: Numbers of prompts that nobody needs any more; the next batch tells them.
         self._forgotten: deque[int] = deque()
         self.max_batch, self.memory_bytes, self.takes_numbers = model.max_batch, 0, False
@@ -88,12 +89,12 @@ class HostedRunner(Driver):
         """Return the shapes and the values that a batch has in common, without asking the process."""
         return shapes_of(prompt), *(repr(prompt.data.get(name)) for name in self._hosting.shared)
 
-    def admit(self, prompt: Prompt) -> State:
+    def admit(self, prompt: Prompt) -> HeldPrompt:
         """Write the prompt into memory that the process shares; it admits the prompt while it works on a batch.
 
         Raises `ProcessorFailed` for a value that is neither JSON nor an array.
         """
-        state = State(prompt, next(self._numbers), self._forgotten)
+        state = HeldPrompt(prompt, next(self._numbers), self._forgotten)
         if (process := self._process) is not None:
             with suppress(Closed):  # the driver does it for the next process
                 state.prepared = self._prepared(prompt, process)
@@ -102,9 +103,9 @@ class HostedRunner(Driver):
                     self.poke()
         return state
 
-    def begin(self, states: Sequence[State], wanted: Callable[[], bool]) -> Future[Stepped]:
+    def begin(self, states: Sequence[HeldPrompt], wanted: Callable[[], bool]) -> Future[Stepped]:
         """Send a batch, of which the process works on one after another."""
-        batch = Batch(next(self._numbers), states, wanted)
+        batch = SentBatch(next(self._numbers), states, wanted)
         self._queue.append(batch)
         self.poke()
         if not self.is_driven:
@@ -113,11 +114,13 @@ class HostedRunner(Driver):
 
     def _prepared(self, prompt: Prompt, process: ModelProcess) -> tuple[ModelProcess, Prepared]:
         try:
-            return process, process.wire.prepare(prompt_value(prompt))
+            prepared = process.wire.prepare(prompt_value(prompt))
+            json.dumps(prepared.value)  # else a message with other prompts would fail
         except (TypeError, ValueError) as error:
             raise ProcessorFailed(f"the model {self.name!r} failed: {error}") from error
+        return process, prepared
 
-    def step(self, states: Sequence[State]) -> Sequence[Step]:
+    def step(self, states: Sequence[HeldPrompt]) -> Sequence[Step]:
         """Send a batch and wait for its answers; raise the first error of a prompt."""
         steps = self.begin(states, lambda: True).result().steps
         if failed := [step for step in steps if isinstance(step, PenstockError)]:
@@ -156,7 +159,7 @@ class HostedRunner(Driver):
             forget = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
             process.wire.send("batch", id=batch.number, prompts=prompts, forget=forget)
 
-    def _send_prompts(self, states: Sequence[State], process: ModelProcess) -> None:
+    def _send_prompts(self, states: Sequence[HeldPrompt], process: ModelProcess) -> None:
         """Send those of the prompts that the process does not have, in few messages."""
         missing = [state for state in states if state.process is not process]
         for at in range(0, len(missing), MAX_LOANS):
@@ -218,7 +221,7 @@ class HostedRunner(Driver):
             _fail(self._sent.pop(number), error)
 
 
-def _fail(batch: Batch, error: PenstockError) -> None:
+def _fail(batch: SentBatch, error: PenstockError) -> None:
     batch.answer.set_exception(error)
 
 
