@@ -35,7 +35,7 @@ def segfaults(text: str) -> str:
 @penstock.model
 def exits(text: str) -> str:
     """Leave without a word."""
-    os._exit(3)
+    os._exit(len(text))
 
 
 @penstock.model

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+
+import psutil
 
 from tests.chaos.arena import Summary
 from tests.chaos.clients import jobs
@@ -43,13 +42,14 @@ def model_processes(run: Run) -> Summary:
 
         def strike() -> None:
             nonlocal struck
-            for path in _alive(victims):
-                arena.struck.append(time.time())
-                with suppress(ProcessLookupError):
-                    os.kill(int(path.name), signal.SIGKILL)
-                    struck += 1
+            for path in victims.iterdir():
                 path.unlink()
-                return
+                with suppress(psutil.NoSuchProcess):
+                    process = psutil.Process(int(path.name))
+                    if "penstock.functions.child" in process.cmdline():
+                        process.kill()
+                        struck += 1
+                        return
 
         arena.repeat(strike, every_s=(0.2, 0.8), enough=lambda: struck >= kills)
         canceling.join()
@@ -63,10 +63,3 @@ def model_processes(run: Run) -> Summary:
 
 def _jobs(model: str, count: int, **input: str) -> list[Wanted]:  # noqa: A002
     return [replace(job, model=model) for job in jobs(count, **input)]
-
-
-def _alive(victims: Path) -> Iterator[Path]:
-    """Yield the files of processes that live; processes end with their models too, and numbers are not used again soon."""
-    for path in victims.iterdir():
-        if Path(f"/proc/{path.name}").exists():
-            yield path
