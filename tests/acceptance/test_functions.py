@@ -55,6 +55,17 @@ def test_a_model_process_that_is_killed_fails_its_call_and_serves_the_next(stack
         assert client.wait(client.submit("crash", {"how": "not"}).id).raw["output"]["text"] == "alive"
 
 
+def test_a_function_has_its_own_help_and_takes_texts_that_begin_with_dashes(stack: Stack) -> None:
+    for command, name in (("run", f"{FILE}:thumbnail"), ("submit", "thumbnail")):
+        said = stack.cli(command, name, "--help").stdout
+        assert said.startswith(f"Usage: penstock {command} {name} [OPTIONS] IMAGE\n\nShrink an image\n"), said
+        assert "--size INTEGER  at least 16; at most 1024; default: 128" in said
+    assert "Exit codes" in stack.cli("run", "--help").stdout
+    assert stack.cli("run", f"{FILE}:counted", "--", "--text", "-1").stdout == "--text -11\n"
+    said = stack.cli("submit", "counted", "--wait", "--", "--text", "-1").stdout
+    assert "--text -11" in said
+
+
 def test_lines_of_a_call_of_one_job_are_its_log(stack: Stack) -> None:
     with stack.client() as client:
         job = client.wait(client.submit("divide", {"a": 4, "b": 2}).id)
