@@ -135,12 +135,18 @@ class Process:
         call = message["id"]
         with self._told(call, single="items" not in message), _own_folder():
             if "items" in message["value"]:
-                self._wire.send("done", self._batch(message["value"]), id=call)
+                self._done(call, self._batch(message["value"]))
                 return
             answer = self._signature.function(*self._self, **self._arguments(message["value"]["arguments"]))
             if self._signature.streams:
                 answer = self._drained(answer, call)
-            self._wire.send("done", [self._given(answer)], id=call)
+            self._done(call, [self._given(answer)])
+
+    def _done(self, call: int, answers: list[Any]) -> None:
+        try:
+            self._wire.send("done", answers, id=call)
+        except TypeError as error:
+            raise values.WrongAnswer(f"its answer cannot be sent: {error}") from error
 
     def _batch(self, value: Mapping[str, Any]) -> list[Any]:
         first = self._signature.batched or ""
@@ -177,7 +183,7 @@ class Process:
                 answer = await self._drained_async(answer, call)
             else:
                 answer = await answer
-            self._wire.send("done", [self._given(answer)], id=call)
+            self._done(call, [self._given(answer)])
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         kinds = self._signature.parameters

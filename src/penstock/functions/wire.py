@@ -25,6 +25,7 @@ from typing import Any
 INLINE_BYTES = 64 * 1024
 #: Largest header in bytes.
 MAX_HEADER_BYTES = 16 * 2**20
+#: Arrays and bytes of one message, and so the images of a call.
 MAX_ARRAYS = 4096
 
 _PREFIX = struct.Struct("<IQB")
@@ -64,6 +65,8 @@ class Wire:
     def send(self, kind: str, value: Any = None, **fields: Any) -> None:
         """Send a message whose value is JSON with arrays and bytes in it; raise `Closed`, or `TypeError` for others."""
         value, found = take_out(value)
+        if len(found) > MAX_ARRAYS:
+            raise TypeError(f"{len(found):,} arrays or files in one call or answer; at most {MAX_ARRAYS:,} are sent")
         arrays, parts = [], []
         for place, array in found:
             dtype, shape, part = _described(array)

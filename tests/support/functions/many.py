@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from PIL import ImageOps
 
 import penstock
 from penstock import Audio, Boxes, File, Image, Labels, Pixels, Progress, Table, Tensor, Text, Vector, Video
@@ -158,6 +159,11 @@ def doubled(tensor: Tensor) -> Tensor:
 @penstock.model
 def transposed(grid: Grid) -> Grid:
     return Grid([list(row) for row in zip(*grid.rows, strict=True)])
+
+
+@penstock.model
+def inverted(images: list[Image], times: int = 1) -> list[Image]:
+    return [ImageOps.invert(image) for image in images for _ in range(times)]
 
 
 @penstock.model
