@@ -75,6 +75,16 @@ def test_lines_of_a_call_of_one_job_are_its_log(stack: Stack) -> None:
         assert "many.py:" in stack.cli("logs", wrong.id).stdout
 
 
+def test_files_keep_their_names(stack: Stack, tmp_path: Path) -> None:
+    first, second = tmp_path / "été 1.txt", tmp_path / "b.tar.gz"
+    first.write_text("abc")
+    second.write_text("de")
+    with stack.client() as client:
+        result = client.run("named", paths=[first, second, second], file=second)
+        assert result.data == {"answer": ["ete_1.txt 3", "b.tar.gz 2", "b.tar.gz 2", "b.tar.gz", "b.tar.gz"]}
+        assert client.run("named_too", path=second).text == "b.tar.gz 2 False"
+
+
 def test_a_canceled_job_ends_and_its_model_serves_the_next(stack: Stack) -> None:
     with stack.client() as client:
         hanging = client.submit("crash", {"how": "hang"})

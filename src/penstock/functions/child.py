@@ -177,7 +177,7 @@ class Process:
 
     async def _answer_async(self, message: Mapping[str, Any]) -> None:
         call = message["id"]
-        with self._told(call, single=True):
+        with self._told(call, single=True), _own_folder(enter=False):
             answer = self._signature.function(*self._self, **self._arguments(message["value"]["arguments"]))
             if self._async_stream:
                 answer = await self._drained_async(answer, call)
@@ -262,14 +262,21 @@ def _inner(annotation: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _own_folder() -> Iterator[None]:
-    """Run a call in a folder of its own, which is removed: files with relative names do not meet."""
+def _own_folder(*, enter: bool = True) -> Iterator[None]:
+    """Run a call in a folder of its own, which is removed: files with relative names do not meet.
+
+    Calls beside each other do not enter theirs.
+    """
     before, folder = Path.cwd(), tempfile.mkdtemp(prefix="call-")
-    os.chdir(folder)
+    token = values.FOLDER.set(folder)
     try:
+        if enter:
+            os.chdir(folder)
         yield
     finally:
-        os.chdir(before)
+        if enter:
+            os.chdir(before)
+        values.FOLDER.reset(token)
         shutil.rmtree(folder, ignore_errors=True)
 
 

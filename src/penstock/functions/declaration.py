@@ -138,7 +138,7 @@ class File:
 
     path: Path | str
     media_type: str = "application/octet-stream"
-    #: The file's own name; that of `path` may be another one.
+    #: The file's own name; empty for that of `path`.
     name: str = ""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import enum
 import math
+import tempfile
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +14,9 @@ from typing import Any, Literal
 
 from penstock.functions import declaration as d
 from penstock.functions.signature import Kind, build, members, said, split
+
+#: The folder of the call whose values are taken.
+FOLDER: contextvars.ContextVar[str | None] = contextvars.ContextVar("folder", default=None)
 
 
 class WrongAnswer(Exception):
@@ -136,16 +141,22 @@ def _table(kind: Kind, data: bytes) -> Any:
 
 
 def _file(kind: Kind, value: Mapping[str, Any]) -> Any:
-    path = Path(value["path"])
-    return (
-        d.File(path, value.get("media_type", ""), value.get("name", path.name))
-        if kind.options.get("as") == "File"
-        else path
-    )
+    path = _named(value)
+    return d.File(path, value.get("media_type", ""), path.name) if kind.options.get("as") == "File" else path
 
 
 def _own_in(kind: Kind, value: Mapping[str, Any]) -> Any:
-    return d.CODECS[kind.annotation].decode(Path(value["path"]))
+    return d.CODECS[kind.annotation].decode(_named(value))
+
+
+def _named(value: Mapping[str, Any]) -> Path:
+    """Return the path of a file under its own name: a link in the folder of the call, if the file has another."""
+    path, name = Path(value["path"]), Path(str(value.get("name", ""))).name
+    if not name or path.name == name:
+        return path
+    link = Path(tempfile.mkdtemp(prefix="file-", dir=FOLDER.get())) / name
+    link.symlink_to(path)
+    return link
 
 
 _TAKE: Mapping[str, Any] = {

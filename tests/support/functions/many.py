@@ -187,6 +187,19 @@ def size_of(path: Path) -> int:
 
 
 @penstock.model
+def named(paths: list[Path], file: File | None = None, grid: Grid | None = None) -> list[str]:
+    return [
+        *(f"{path.name} {len(path.read_bytes())}" for path in paths),
+        *([file.name, file.path.name] if file else []),
+    ]
+
+
+@penstock.model(concurrency=2)
+async def named_too(path: Path) -> str:
+    return f"{path.name} {len(path.read_bytes())} {Path.cwd() in path.parents}"
+
+
+@penstock.model
 def divide(a: float, b: float) -> float:
     print("dividing", a, b)
     return a / b
