@@ -184,9 +184,8 @@ def _raised(error: Mapping[str, Any]) -> Exception:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))
-    log.error(
-        "function.failed", error=f"{error['type']}: {error['detail']}", place=error["place"], trace=error["trace"]
-    )
+    said, trace = f"{error['type']}: {error['detail']}", f"\n{error['trace']}"
+    log.error("function.failed", error=said, place=error["place"], trace=trace)
     if error["wrong_answer"]:
         return ProcessorFailed(f"the model failed: {error['detail']}")
     return ProcessorFailed(f"the model failed: its function raised {error['type']}")

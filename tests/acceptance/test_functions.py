@@ -72,7 +72,10 @@ def test_lines_of_a_call_of_one_job_are_its_log(stack: Stack) -> None:
         assert job.raw["output"]["json"] == {"answer": 2.0}
         assert "dividing 4.0 2.0" in stack.cli("logs", job.id).stdout
         wrong = client.wait(client.submit("divide", {"a": 4, "b": 0}).id)
-        assert "many.py:" in stack.cli("logs", wrong.id).stdout
+        said = stack.cli("logs", wrong.id).stdout
+        assert "place=many.py:" in said
+        assert "\n        return a / b\n" in said
+        assert "\\n" not in said
 
 
 def test_files_keep_their_names(stack: Stack, tmp_path: Path) -> None:

@@ -187,11 +187,8 @@ def size_of(path: Path) -> int:
 
 
 @penstock.model
-def named(paths: list[Path], file: File | None = None, grid: Grid | None = None) -> list[str]:
-    return [
-        *(f"{path.name} {len(path.read_bytes())}" for path in paths),
-        *([file.name, file.path.name] if file else []),
-    ]
+def named(paths: list[Path], file: File) -> list[str]:
+    return [*(f"{path.name} {len(path.read_bytes())}" for path in paths), file.name, Path(file.path).name]
 
 
 @penstock.model(concurrency=2)
