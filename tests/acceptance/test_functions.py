@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock.client.answers import PenstockAPIError
+from penstock.workers.engine.device_class import has_gpu
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
 
@@ -76,6 +78,18 @@ def test_lines_of_a_call_of_one_job_are_its_log(stack: Stack) -> None:
         assert "place=many.py:" in said
         assert "\n        return a / b\n" in said
         assert "\\n" not in said
+
+
+@pytest.mark.skipif(has_gpu(), reason="on a machine with a GPU it can be used")
+def test_a_function_that_needs_a_gpu_says_so_on_a_machine_without(stack: Stack) -> None:
+    said = "model 'on_gpu' needs a CUDA device and this machine has none"
+    with stack.client() as client:
+        model = client.model("on_gpu")
+        assert (model.problem, model.input_schema["properties"]) == (said, {})
+        with pytest.raises(PenstockAPIError, match="needs a CUDA device"):
+            client.submit("on_gpu", {})
+    done = stack.cli("run", f"{FILE}:on_gpu", check=False)
+    assert (done.returncode, said in done.stderr) == (3, True)
 
 
 def test_files_keep_their_names(stack: Stack, tmp_path: Path) -> None:

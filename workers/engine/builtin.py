@@ -17,7 +17,7 @@ from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
 from penstock.processors.openai.options import EngineOptions
 from penstock.workers.engine.base import HUB_FILES, Runner, RunnerCheck, RunnerFactory, RunnerSpec
-from penstock.workers.engine.memory import files_bytes
+from penstock.workers.engine.memory import CONTEXT_BYTES, files_bytes
 from penstock.workers.engine.transformers import signatures as transformers
 from penstock.workers.engine.weights import locate, requires
 
@@ -57,6 +57,11 @@ def _function() -> tuple[RunnerFactory, RunnerCheck]:
     with requires("worker"):
         from penstock.workers.engine.function.runner import check_function, load_function
     return load_function, check_function
+
+
+def _function_bytes(model: Model) -> int:
+    """Return the bytes of a CUDA context for a function on a GPU: what else it takes is known when it is loaded."""
+    return CONTEXT_BYTES if model.device == "cuda" else 0
 
 
 def _load_lightgbm(model: Model) -> Runner:
@@ -242,7 +247,7 @@ def _of_torch(model: Model) -> Offers | None:
 
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
 FAKE = RunnerSpec(_load_fake, io_signatures=_FAKES, io_signatures_of=_of_fake)
-FUNCTION = _spec(_function, expected_bytes=lambda _model: 0, io_signatures={"function": (_CALL,)})
+FUNCTION = _spec(_function, expected_bytes=_function_bytes, io_signatures={"function": (_CALL,)})
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,

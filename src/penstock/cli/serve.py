@@ -68,6 +68,7 @@ def _slots(files: Iterable[Path]) -> int:
 def _show_lines(address: str, files: Iterable[Path]) -> None:
     """Print for each model how it is called."""
     from penstock.catalogue.functions import function_records
+    from penstock.workers.engine.device_class import has_gpu
 
     at = "" if address == "http://127.0.0.1:8080" else f" --url {address}"
     for file in files:
@@ -77,6 +78,9 @@ def _show_lines(address: str, files: Iterable[Path]) -> None:
             words = " ".join(_word(name, value, schema["properties"][name]) for name, value in document.items())
             given = "".join(f", {name}={value!r}" for name, value in document.items())
             out.print(f"\n{model.name}: {model.title}")
+            if model.device == "cuda" and not has_gpu():
+                out.print("  cannot run here: it needs a GPU (`gpu=True`), and this machine has none")
+                continue
             for line in (
                 f"penstock submit {model.name} {words} --wait{at}",
                 f'penstock.client.Client("{address}").run("{model.name}"{given})',

@@ -69,7 +69,7 @@ def model(target: Any = None, /, **options: Any) -> Any:
 
     * `name`: the model's name; by default the function's, in lower case.
     * `title`: by default the docstring's first line.
-    * `gpu`: it needs a GPU.
+    * `gpu`: it runs on workers with a GPU only, and sees the worker's; others see none.
     * `max_batch`: up to so many items of several jobs go to one call: the first parameter is a list, and so is the
       answer, in the same order.
     * `concurrency`: so many calls of an `async` function at a time.

@@ -241,6 +241,11 @@ def reach_this_machine(port: int) -> str:
         return "connected"
 
 
+@penstock.model(gpu=True)
+def on_gpu() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 @penstock.model(secrets=["GIVEN_SECRET"])
 def variables() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in ("GIVEN_SECRET", "OTHER_SECRET", "PENSTOCK_SECRET")}

@@ -39,7 +39,7 @@ class ModelProcess:
     """A running model process, after `init` was sent."""
 
     def __init__(self, model: str, file: Path, value: dict[str, Any], *, within_s: float, **init: Any) -> None:
-        """Start the process. `init` has its `attribute`; `value` its network and secrets.
+        """Start the process. `init` has its `attribute`; `value` its network, secrets and `gpu`.
 
         It may take `within_s` to load the model. Raises `OSError`.
         """
@@ -48,7 +48,7 @@ class ModelProcess:
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
         network, secrets = value["network"], value["secrets"]
-        env = environment(network=bool(network), secrets=secrets)
+        env = environment(network=bool(network), secrets=secrets, gpu=value["gpu"])
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)

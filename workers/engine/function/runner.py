@@ -27,7 +27,9 @@ from penstock.functions.wire import Closed, WireError
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
+from penstock.workers.engine.device_class import require_device
 from penstock.workers.engine.function.process import ModelProcess
+from penstock.workers.engine.memory import process_bytes
 
 #: Seconds between two hand-overs of partial outputs, and two looks at the process's memory.
 _PARTIALS_S, _LOOK_S = 0.05, 1.0
@@ -184,7 +186,8 @@ class FunctionRunner:
             process = self._started(loaded.put)
             if process is None:
                 return
-            self.memory_bytes = process.resident_bytes()
+            on_gpu = self._model.device == "cuda"
+            self.memory_bytes = process_bytes(process.pid) if on_gpu else process.resident_bytes()
             loaded.put(None)
             while not self._closing:
                 if process is None and self._queue:
@@ -363,7 +366,7 @@ class FunctionRunner:
 def start_of(model: Model) -> Callable[[], ModelProcess]:
     """Return how a model's process is started."""
     signature = model.options["signature"]
-    given = {"network": signature["network"], "secrets": signature["secrets"]}
+    given = {name: signature[name] for name in ("network", "secrets", "gpu")}
 
     def start() -> ModelProcess:
         try:
@@ -378,10 +381,12 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
 
 def load_function(model: Model) -> Runner:
     """Start a function's process and load it; raise `ModelUnavailable`."""
+    require_device(model)
     return FunctionRunner(model, start_of(model))
 
 
 def check_function(model: Model) -> None:
-    """Check that the file still has the model; raise `ModelUnavailable`."""
+    """Check that the record is that of a function, and the machine's device; raise `ModelUnavailable`."""
     if "signature" not in model.options:
         raise ModelUnavailable(f"model {model.name!r}: name the Python file in `models`, not in a record")
+    require_device(model)
