@@ -174,7 +174,10 @@ class _LeftOut(Exception):
 def _put_text(value: dict[str, Any], name: str, text: str, schema: Mapping[str, Any]) -> None:
     """Put the text of a field into an input, as its schema says; raise `InvalidRequest`."""
     place = name.split(".")
-    if reduce(lambda each, step: each.get(step) if isinstance(each, dict) else None, place, value) is not None:
+    given: Any = value
+    for step in place:
+        given = given.get(step) if isinstance(given, dict) else None
+    if given is not None:
         raise _wrong(("input", *place), "is given twice")
     try:
         put_text(value, name, text, schema, read=_read_text)

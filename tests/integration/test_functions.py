@@ -248,7 +248,13 @@ def test_an_error_of_the_code_is_the_models_and_its_place_is_the_operators(
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("exit", "the exit status 3")]
+    ("how", "said"),
+    [
+        ("segfault", "SIGSEGV"),
+        ("abort", "SIGABRT"),
+        ("exit", "the exit status 3"),
+        ("double free", "SIGABRT"),
+    ],
 )
 def test_a_crash_ends_the_job_with_its_signal_and_the_next_job_works(
     engine: penstock.Engine, how: str, said: str

@@ -211,6 +211,12 @@ def refuse(text: str) -> str:
 def crash(how: str) -> str:
     if how == "segfault":
         ctypes.string_at(0)
+    if how == "double free":
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+        taken = libc.malloc(100_000)
+        libc.free(taken)
+        libc.free(taken)
     if how == "exit":
         os._exit(3)
     if how == "abort":
