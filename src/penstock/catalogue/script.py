@@ -22,7 +22,7 @@ _OURS = re.compile(r"penstock\b(?![-_.])", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a file says of its environment."""
+    """A file's words on its environment."""
 
     #: Requirements, without `penstock`; empty: the file runs in the worker's environment.
     dependencies: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from penstock.catalogue.records import catalogue_of
+from penstock.cli import environments
 from penstock.cli.variables import unread_variables
 from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue, Worker
 from penstock.config import Settings
@@ -75,6 +76,7 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     yield from _browser_access(settings)
     yield from _disks(settings)
     yield _catalogue(settings)
+    yield from environments.findings(settings)
     store_address = None if found is None else address
     stored = _stored(settings)
     if stored is not None:

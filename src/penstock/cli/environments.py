@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,8 @@ import typer
 
 from penstock.cli.display import err, out, print_json, show_rows
 from penstock.cli.options import AsJson
+from penstock.errors import ConfigError
+from penstock.storage.checks import Finding
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -28,6 +31,34 @@ def built_records(file: Path, settings: Settings | None = None) -> list[Model]:
     if environments.find(script) is None:
         err.print(f"building the environment of {file.name}: {', '.join(script.dependencies)}")
     return function_records(file, environments, build=True)
+
+
+def findings(settings: Settings) -> Iterator[Finding]:
+    """Report the environment of each Python file of models: built, not built, or broken."""
+    from penstock.catalogue.environments import Environments
+    from penstock.catalogue.script import read_script
+
+    environments = Environments.of(settings)
+    for path in settings.models:
+        try:
+            script = read_script(path) if path.suffix == ".py" else None
+            if script is None or not script.has_environment:
+                continue
+            python = environments.find(script)
+        except ConfigError as error:
+            yield Finding(f"environment of {path.name}", ok=False, detail=error.detail, remedy="correct the file")
+            continue
+        detail = f"{python.parent.parent}" if python else f"is not built: {', '.join(script.dependencies)}"
+        remedy = f"a worker builds it; ahead of it: `penstock models build {path}`"
+        yield Finding(f"environment of {path.name}", ok=python is not None, detail=detail, remedy=remedy)
+    for one in environments.listed():
+        if one.broken:
+            yield Finding(
+                f"environment {one.folder.name}",
+                ok=False,
+                detail="its interpreter is gone",
+                remedy=f"remove {one.folder}",
+            )
 
 
 def build(
@@ -51,7 +82,7 @@ def build(
         print_json([_as_json(one) for one in found])
         return
     rows = [(one.folder.name, f"{one.size_bytes / 1e6:,.0f} MB", ", ".join(one.packages)) for one in found]
-    show_rows(out, ("environment", "size", "packages"), rows, below="packages")
+    show_rows(out, ("environment", "size", "packages"), rows, omit=("size",), below="packages")
 
 
 def _as_json(one: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a Python file says of its environment."""
+"""A Python file's words on its environment."""
 
 from __future__ import annotations
 
