@@ -130,7 +130,7 @@ def test_a_model_that_cannot_be_loaded_says_why(fields: dict[str, Any], sentence
         ("net.gguf", "net.gguf is read by llama.cpp and vLLM: start `llama-server`"),
         ("net.pt", "net.pt is a file of PyTorch: write a function"),
         ("net.PTH", "net.PTH is a file of PyTorch: write a function"),
-        ("net.pkl", r"net.pkl is a pickle, .* penstock.weights\(NAME, sha256=...\)"),
+        ("net.pkl", r"net.pkl is a pickle, .*`penstock.weights\(NAME, sha256=...\)`"),
         ("net.plan", "net.plan is a plan of TensorRT: write a function"),
         ("net.keras", "net.keras is a file of Keras"),
         ("net.safetensors", "`options.network` is missing; known networks: csmask-unet"),
