@@ -12,11 +12,11 @@ import typer
 from penstock.cli.display import err, out, print_json, show_rows
 from penstock.cli.options import AsJson
 from penstock.errors import ConfigError
-from penstock.storage.checks import Finding
 
 if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.models import Model
+    from penstock.storage.checks import Finding
 
 
 def built_records(file: Path, settings: Settings | None = None) -> list[Model]:
@@ -37,6 +37,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     """Report the environment of each Python file of models: built, not built, or broken."""
     from penstock.catalogue.environments import Environments
     from penstock.catalogue.script import read_script
+    from penstock.storage.checks import Finding
 
     environments = Environments.of(settings)
     for path in settings.models:
