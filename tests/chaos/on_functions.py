@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -61,5 +62,5 @@ def model_processes(run: Run) -> Summary:
         return run.done("model_processes", arena, begun, kills=struck, spoilt=len(spoilt), beside=len(well))
 
 
-def _jobs(model: str, count: int, **input: str) -> list[Wanted]:  # noqa: A002
+def _jobs(model: str, count: int, **input: Any) -> list[Wanted]:  # noqa: A002
     return [replace(job, model=model) for job in jobs(count, **input)]
