@@ -1,8 +1,9 @@
 """Submissions as forms: `multipart/form-data` with a job's fields and its files, in one request.
 
-A text field is a field of the job, JSON where the field is no text. A file is named after the field of the input that
-it fills: `scene`, or `scene.file` for `file` inside `scene`. Several files of one name make a list, as one under the
-name `images[]` does, or one for a field that takes its files in a list only.
+A text is a field of the job, JSON where that is no text, or else a field of the input, whose schema says what the text
+means. A file is named after the field of the input that it fills: `scene`, or `scene.file` for `file` inside `scene`.
+Several files of one name make a list, as one under the name `images[]` does, or one for a field that takes its files in
+a list only.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from penstock.api.connection import while_connected
 from penstock.api.forms import FORM, FRAME_BYTES, path_of, read_form
 from penstock.api.idempotency import id_from
 from penstock.api.services import Services
-from penstock.client.local_files import takes_list
+from penstock.client.field_texts import kinds, parse_value, put_text
+from penstock.client.file_fields import UsageProblem
+from penstock.client.local_files import shapes, takes_list
 from penstock.errors import InvalidRequest, Issue, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
-from penstock.jobs import JobKey
+from penstock.jobs import JobKey, is_reference
 from penstock.json_body import check_json, fingerprint, is_small, parse_json, pointer, validated
 from penstock.media_types import essence
 from penstock.requests import JobRequest
@@ -43,6 +46,8 @@ from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, Obj
 MAX_FILES = 100
 #: Fields of a job whose text is taken as it is; the others are JSON.
 _TEXTS = frozenset({"model", "priority"})
+#: Characters of a text that is read as a number, a list or an object.
+MAX_VALUE_CHARS = 10_000
 #: UUIDv5 namespace of upload ids from the job of a form, the file's place, name and SHA-256.
 _NAMESPACE = uuid.UUID("0a4f6f50-9d35-5a59-8a5d-6f0f8b0a7c1e")
 
@@ -73,17 +78,24 @@ class JobForm:
 
     request: JobRequest
     files: Sequence[FormFile]
+    #: Texts of the input's fields by name, which the model's schema reads.
+    texts: Mapping[str, str]
     #: Fingerprint of the fields and files, equal for the same form sent again.
     fingerprint: str
 
     def fitted(self, schema: Mapping[str, Any]) -> JobForm:
-        """Return the submission with its single files in lists, where the model takes its files in these only."""
+        """Return the submission with its texts as values, and single files in lists where the model takes only these.
+
+        Raises `InvalidRequest` for a text that is no value of its field.
+        """
         places = [file.place for file in self.files if takes_list(schema, file.place)]
-        value = deepcopy(self.request.input) if places else self.request.input
+        value = deepcopy(self.request.input) if places or self.texts else self.request.input
         for *path, last in places:
             inner = reduce(getitem, path, value)
             if not isinstance(inner[last], list):
                 inner[last] = [inner[last]]
+        for name, text in self.texts.items():
+            _put_text(value, name, text, schema)
         return replace(self, request=self.request.model_copy(update={"input": value}))
 
     def store(self, objects: ObjectStore, tenant: str) -> None:
@@ -108,7 +120,7 @@ def form_body(model: type[BaseModel]) -> dict[str, Any]:
         **schema,
         "required": [name for name in schema["required"] if name != "input"],
         "additionalProperties": {
-            "description": "A file, named after the field of the input that it fills.",
+            "description": "A file or a text, named after the field of the input that it fills.",
             "type": "string",
             "format": "binary",
         },
@@ -130,14 +142,15 @@ async def read_job_form(request: Request, api: Services, key: JobKey) -> AsyncIt
         request, limit_bytes=file_bytes + body_bytes + FRAME_BYTES, settings=settings, max_files=MAX_FILES,
         max_text_bytes=body_bytes,
     ) as form:  # fmt: skip
-        document = await _document(request, api, form)
+        document, texts = await _document(request, api, form)
         # A large input takes the processor for long, which a thread leaves to other requests every few milliseconds.
-        yield await asyncio.to_thread(_job_form, document, form, key, file_bytes)
+        yield await asyncio.to_thread(_job_form, document, texts, form, key, file_bytes)
 
 
-async def _document(request: Request, api: Services, form: FormData) -> dict[str, Any]:
-    """Return the text fields of a form as the body of a job."""
+async def _document(request: Request, api: Services, form: FormData) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields of a job in a form, and the texts of the model's fields."""
     found: dict[str, Any] = {}
+    texts: dict[str, str] = {}
     for name, text in form.multi_items():
         if isinstance(text, UploadFile):
             if name in JobRequest.model_fields:
@@ -145,11 +158,48 @@ async def _document(request: Request, api: Services, form: FormData) -> dict[str
             continue
         if name in found:
             raise _wrong((name,), "is given twice")
+        if name in texts:
+            raise _wrong(("input", *name.split(".")), "is given twice: write a list as JSON, or with commas")
         if name not in JobRequest.model_fields:
-            inside = f"the model's fields stand in input (curl: -F 'input={{\"{name}\": ...}}')"
-            raise _wrong((name,), f"is not known: {inside}, and a file needs its path (curl: -F {name}=@PATH)")
-        found[name] = text if name in _TEXTS else await _value(request, api, name, text)
-    return found
+            texts[name] = text
+        else:
+            found[name] = text if name in _TEXTS else await _value(request, api, name, text)
+    return found, texts
+
+
+class _LeftOut(Exception):
+    """An empty field of a web page that is no text."""
+
+
+def _put_text(value: dict[str, Any], name: str, text: str, schema: Mapping[str, Any]) -> None:
+    """Put the text of a field into an input, as its schema says; raise `InvalidRequest`."""
+    place = name.split(".")
+    given: Any = value
+    for step in place:
+        given = given.get(step) if isinstance(given, dict) else None
+    if given is not None:
+        raise _wrong(("input", *place), "is given twice")
+    try:
+        put_text(value, name, text, schema, read=_read_text)
+    except UsageProblem as problem:
+        raise _wrong(("input", *place), str(problem).removeprefix(f"{name}: ")) from None
+    except _LeftOut:
+        return
+
+
+def _read_text(text: str, part: Mapping[str, Any], root: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a form's text: the text itself where the field may be one."""
+    found = list(shapes(root, part))
+    if any(shape.get("format") == "media" for shape in found) and not is_reference(text):
+        raise UsageProblem(f"{name}: {text[:50]!r} is no reference, and a file needs its path (curl: -F {name}=@PATH)")
+    types = {kind for shape in found for kind in kinds(shape)}
+    if "string" in types:
+        return text
+    if not text:
+        raise _LeftOut
+    if len(text) > MAX_VALUE_CHARS:
+        raise UsageProblem(f"{name}: has more than {MAX_VALUE_CHARS:,} characters: write it in `input`")
+    return True if text == "on" and "boolean" in types else parse_value(text, part, root, name)
 
 
 async def _value(request: Request, api: Services, name: str, text: str) -> Any:
@@ -195,17 +245,19 @@ def _sha256(part: UploadFile) -> str:
     return digest.hexdigest()
 
 
-def _job_form(document: dict[str, Any], form: FormData, key: JobKey, limit_bytes: int) -> JobForm:
+def _job_form(
+    document: dict[str, Any], texts: Mapping[str, str], form: FormData, key: JobKey, limit_bytes: int
+) -> JobForm:
     files = _files(form, key, limit_bytes)
     sent = [[*file.place, file.listed, file.name, file.sha256] for file in files]
     check_json({"input": _filled({}, files)})  # the fields are checked as JSON, the names of files here
-    if "input" not in document and files:
+    if "input" not in document and (files or texts):
         document = {**document, "input": {}}
     value = document.get("input")
     if isinstance(value, dict):
         document = {**document, "input": _filled(value, files)}
-    identity = fingerprint({"form": document | {"input": value}, "files": sent})
-    return JobForm(validated(JobRequest, document), files, identity)
+    identity = fingerprint({"form": document | {"input": value}, "files": sent, **({"texts": texts} if texts else {})})
+    return JobForm(validated(JobRequest, document), files, texts, identity)
 
 
 def _filled(value: dict[str, Any], files: Sequence[FormFile]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> None:
 def with_service(folder: Path, cases: Sequence[Case], repeats: int, *, standby: int) -> Iterator[str]:
     """Yield a line for each case: medians of the service and of the bare program."""
     config = f'models = ["{folder / "models.toml"}"]\nidle_exit_s = 1\n'
-    (folder / "models.toml").write_text(RECORD.format(source=_network(folder)))
+    (folder / "models.toml").write_text(RECORD.format(source=write_network(folder)))
     options = ["--workers", "0..1", *(["--standby", str(standby)] if standby else [])]
     yield "\n| no worker: from the submission to the result | service | bare program | ratio | goal |"
     yield "| --- | --- | --- | --- | --- |"
@@ -192,7 +192,7 @@ def _processor_s(program: str) -> float:
 
 
 def _picture(folder: Path) -> Case:
-    bare = (BARE_PICTURE, str(_network(folder)))
+    bare = (BARE_PICTURE, str(write_network(folder)))
     title = "a picture of 224 px, vision transformer of 5.5 million parameters"
     return Case(title, "picture", "images", write_image(folder), bare)
 
@@ -201,7 +201,8 @@ def _scene(folder: Path) -> Case:
     return Case(f"a scene of {SCENE_PX} px, csmask", "csmask", "scene", _small_scene(folder), (BARE_SCENE,))
 
 
-def _network(folder: Path) -> Path:
+def write_network(folder: Path) -> Path:
+    """Write the directory of a small vision transformer with random weights, once; return its path."""
     path = folder / "network"
     if not path.exists():
         _python_s(NETWORK, str(path))

@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from penstock.catalogue.records import Catalogue, read_catalogue
+from penstock.catalogue.environments import Environments
+from penstock.catalogue.records import Catalogue, catalogue_of
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
 from penstock.models import Model
@@ -223,7 +224,7 @@ def open_worker(
             served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,
             awaited=lambda: store.run(catalogues.awaited(settings.queues)), watch=watch,
         )  # fmt: skip
-        preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
+        preparation.begin(catalogue_of(settings) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
         poller = RequeuePoller(store, settings.queues, slots.notice)
         slots.start()
@@ -294,7 +295,9 @@ def localiser(settings: Settings) -> Localise:
 
     def fetched(model: Model, fetch: bool) -> Model:
         s3 = partial(open_store, settings=settings)
-        return localise(model, cache=settings.model_cache_dir, s3=s3, fetch=fetch)
+        return localise(
+            model, cache=settings.model_cache_dir, s3=s3, fetch=fetch, environments=Environments.of(settings)
+        )
 
     return fetched
 

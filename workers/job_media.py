@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local
 #: Files that a job's documents may name.
 MAX_FETCHED = 1000
 #: Most bytes and largest number of a job's small media in memory. They go to the IO process in the message with the
-#: job, which holds `channel.INLINE_BYTES` and 256 arrays.
+#: job, which holds `channel.INLINE_BYTES` and `values.MAX_ARRAYS` arrays.
 HELD_BYTES, MAX_HELD = 48 * 1024, 100
 #: Bytes of a document whose links are read.
 MAX_DOCUMENT_BYTES = 16 * 2**20

@@ -28,7 +28,9 @@ from penstock.models import CatalogueEntry, Model
 from penstock.processors.registry import unusable
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.workers.engine.base import Engine
+from penstock.workers.engine.device_class import device_problem
 from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.sources import is_remote
 from penstock.workers.processing import Processing
 from penstock.workers.retry_policy import to_penstock_error
 from penstock.workers.served_models import ServedModels
@@ -127,6 +129,8 @@ class Preparation:
             local, served = self._localise(model, fetch), Runners.installed().is_served(model)
             loading = self._load_meanwhile(local) if model.name in self._awaited else None
             entry = self._processing.entry(local, check=self._check)
+            if entry.problem is None and not model.warm_up and not served:  # the others' warm-up finds out
+                entry = entry.model_copy(update={"problem": device_problem(local)})
         except Interruption:
             return None
         except (ModelUnavailable, ObjectStoreUnavailable) as error:
@@ -167,7 +171,7 @@ class Preparation:
 
     def _report_missing(self, model: Model, error: PenstockError, *, fetch: bool) -> None:
         """Report that a model's files are missing; those of a remote source are tried again."""
-        remote = "://" in model.source
+        remote = is_remote(model)
         if remote:
             self._later.append(model)
             self._failures[model.name] += fetch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import structlog
 
@@ -26,6 +28,9 @@ _WRITTEN = {
 }  # fmt: skip
 #: The values of a call and of its answer, as `nested.flat` names them.
 _CALLS = IOSignature(prompt={CALL: "object", "places": "list"}, output={VALUE: "object", "places": "list"})
+#: Characters of a file's name without its suffix, and of the suffix, at most; and those that it does not have.
+MAX_STEM_CHARS, MAX_SUFFIX_CHARS = 48, 16
+_NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f\\:]")
 #: Members of an answer's JSON for codecs of answers that are JSON.
 _MEMBERS = {"labels": "labels", "boxes": "boxes", "vector": "vectors"}
 
@@ -112,7 +117,7 @@ class Function:
         if value is None or kind["codec"] == "json":
             return value
         found = codec(kind["codec"]).decode(media.path(value), kind["options"], self._model.limits)
-        return {**found, "name": value.rpartition("/")[2]} if kind["codec"] in ("file", "own") else found
+        return {**found, "name": file_name(value)} if kind["codec"] in ("file", "own") else found
 
     @staticmethod
     def _tell(told: Mapping[str, Any], context: FunctionContext, sink: ArtifactSink) -> None:
@@ -123,6 +128,14 @@ class Function:
         if fresh := told["text"][context.text :]:
             sink.say(fresh)
             context.text = len(told["text"])
+
+
+def file_name(reference: str) -> str:
+    """Return the name of a reference's file: one that any folder can hold, with its suffix."""
+    address = urlsplit(reference)
+    path = unquote(address.path) if address.scheme in ("http", "https") else reference
+    name = Path(_NOT_IN_NAMES.sub("_", path.rstrip("/").rpartition("/")[2]).lstrip(". "))
+    return f"{name.stem[:MAX_STEM_CHARS]}{name.suffix[:MAX_SUFFIX_CHARS]}" or "file"
 
 
 def _listed(value: Any) -> list[Any]:
@@ -171,9 +184,8 @@ def _raised(error: Mapping[str, Any]) -> Exception:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))
-    log.error(
-        "function.failed", error=f"{error['type']}: {error['detail']}", place=error["place"], trace=error["trace"]
-    )
+    said, trace = f"{error['type']}: {error['detail']}", f"\n{error['trace']}"
+    log.error("function.failed", error=said, place=error["place"], trace=trace)
     if error["wrong_answer"]:
         return ProcessorFailed(f"the model failed: {error['detail']}")
     return ProcessorFailed(f"the model failed: its function raised {error['type']}")

@@ -21,6 +21,12 @@ _SUFFIXES = {
 }
 
 
+#: Files of one parameter: a call's message holds `wire.MAX_ARRAYS` arrays.
+MAX_FILES = 4000
+#: Characters of a value that an error quotes.
+MAX_VALUE_CHARS = 200
+
+
 class FunctionRequest(BaseModel):
     """The arguments of a function by name."""
 
@@ -48,7 +54,7 @@ def request_class(signature: Mapping[str, Any]) -> type[FunctionRequest]:
         @classmethod
         def _fits(cls, data: Any) -> Any:
             wrong = [
-                Issue("/".join(("/input", *map(str, error.absolute_path))), error.message)
+                Issue("/".join(("/input", *map(str, error.absolute_path))), _said(error))
                 for error in validator.iter_errors(data)
             ]
             if wrong:
@@ -56,6 +62,15 @@ def request_class(signature: Mapping[str, Any]) -> type[FunctionRequest]:
             return data
 
     return Request
+
+
+def _said(error: Any) -> str:
+    """Return the message of a schema's error, for a union that of its closest member, without a long value."""
+    from jsonschema.exceptions import best_match
+
+    closest = best_match([error])
+    value = repr(closest.instance)
+    return str(closest.message.replace(value, "the value") if len(value) > MAX_VALUE_CHARS else closest.message)
 
 
 def _for_people(signature: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +85,8 @@ def _for_people(signature: Mapping[str, Any]) -> dict[str, Any]:
         if name == signature["batched"]:
             part |= {"minItems": 1, "x-items": True}
         if kind["list"] and kind["codec"] != "json" and part.get("type") == "array":
-            schema["properties"][name] = _one_or_several(part)
+            most = {} if name == signature["batched"] else {"maxItems": MAX_FILES}  # items have calls of their own
+            schema["properties"][name] = _one_or_several({**most, **part})
     if not _media_in(schema) and (text := _only_text(schema)) is not None:
         schema["properties"][text] |= TEXT_FILES
     return {"title": signature["title"], **schema}

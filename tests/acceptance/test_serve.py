@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from penstock.client import Client
+from penstock.workers.engine.device_class import has_gpu
 from tests.support.polling import wait_for
 from tests.support.stack import free_port
 
@@ -25,6 +26,10 @@ from penstock import Image
 def thumbnail(image: Image, size: int = 128) -> Image:
     """Shrink an image."""
     return image.resize((size, size))
+
+@penstock.model(gpu=True)
+def on_gpu(text: str) -> str:
+    return text
 
 @penstock.model
 def words(text: str) -> dict[str, int]:
@@ -43,6 +48,8 @@ def test_a_file_becomes_a_service_by_one_command(tmp_path: Path) -> None:
     try:
         wait_for(lambda: "curl" in log.read_text() or process.poll() is not None, "no lines to paste", timeout_s=120)
         said = log.read_text()
+        if not has_gpu():
+            assert "on_gpu: On gpu\n  cannot run here: it needs a GPU" in said
         assert re.search(r"penstock submit thumbnail FILE --wait --url http://127\.0\.0\.1:\d+", said)
         with Client(f"http://127.0.0.1:{port}", patience_s=60) as client:
             job = client.wait(client.submit("words", {"text": "three short words"}).id)

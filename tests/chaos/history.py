@@ -21,6 +21,7 @@ class Wanted:
     code: str | None = None
     webhook: str | None = None
     priority: str = "normal"
+    model: str = "chaos"
 
 
 @dataclass(frozen=True, slots=True)

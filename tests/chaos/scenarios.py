@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tests.chaos.arena import Summary
 from tests.chaos.on_fleet import comings_and_goings
+from tests.chaos.on_functions import model_processes
 from tests.chaos.on_parts import split_scenes
 from tests.chaos.on_processes import cancels, poison, worker_kills
 from tests.chaos.on_redis import bad_network, failovers, flushall, redis_full, valkey_hangs, valkey_kills
@@ -21,7 +22,7 @@ SCENARIOS: Mapping[str, Callable[[Run], Summary]] = MappingProxyType(
         for scenario in (
             worker_kills, valkey_kills, valkey_hangs, failovers, bad_network, zombies, cancels, poison, one_key, flood,
             s3_trouble, store_away, bad_receivers, flushall, rolling_restarts, disk_full, redis_full,
-            comings_and_goings, split_scenes, slow_servers,
+            comings_and_goings, split_scenes, slow_servers, model_processes,
         )
     }
 )  # fmt: skip

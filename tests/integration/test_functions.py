@@ -17,9 +17,10 @@ from PIL import Image
 
 import penstock
 from penstock.catalogue.functions import function_records
-from penstock.errors import Canceled, InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import Canceled, InvalidInput, InvalidRequest, ModelUnavailable, ProcessorFailed
 from penstock.functions.nested import CALL, flat, nested
 from penstock.functions.wire import Closed
+from penstock.intake.submissions import check_input
 from penstock.jobs import Progress
 from penstock.local.library import Result
 from penstock.models import Limits
@@ -87,6 +88,25 @@ def test_an_image_goes_in_and_out(engine: penstock.Engine, picture: Path) -> Non
         np.testing.assert_array_equal(pixels(result), np.asarray(image.resize((16, 16))))
     with pytest.raises(InvalidInput, match="the function's parameters"):
         engine.run("thumbnail", image=picture, size=3)
+
+
+def test_hundreds_of_images_go_in_and_out_of_one_call(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{at}.png" for at in range(300)]
+    for at, path in enumerate(paths):
+        Image.new("RGB", (2, 2), (at % 256, 0, 0)).save(path)
+    with penstock.Engine(catalogue=[FILE], isolated=True) as engine:
+        result = engine.run("inverted", images=paths)
+        assert [pixels(result, f"image-{at + 1}.png")[0, 0, 0] for at in range(300)] == [
+            255 - at % 256 for at in range(300)
+        ]
+        with pytest.raises(ProcessorFailed, match="its answer cannot be sent: 4,200 arrays or files in one call"):
+            engine.run("inverted", images=paths, times=14)
+        with pytest.raises(InvalidInput) as raised:
+            engine.run("inverted", images=[paths[0]] * 4001)
+        assert raised.value.errors[0].detail == "the value is too long"
+        with pytest.raises(InvalidRequest) as refused:
+            check_input(engine.installation.servable("inverted")[1], {"images": ["media://1/a.png"] * 4001})
+        assert refused.value.errors[0].detail == "has 4001 items; at most 4000 are allowed"
 
 
 def test_an_image_may_be_an_array(engine: penstock.Engine, picture: Path) -> None:
@@ -228,7 +248,13 @@ def test_an_error_of_the_code_is_the_models_and_its_place_is_the_operators(
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("exit", "the exit status 3")]
+    ("how", "said"),
+    [
+        ("segfault", "SIGSEGV"),
+        ("abort", "SIGABRT"),
+        ("exit", "the exit status 3"),
+        ("double free", "SIGABRT"),
+    ],
 )
 def test_a_crash_ends_the_job_with_its_signal_and_the_next_job_works(
     engine: penstock.Engine, how: str, said: str

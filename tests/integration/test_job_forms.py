@@ -81,6 +81,31 @@ async def test_one_file_makes_a_list_where_the_model_takes_a_list(service: Servi
     assert [reference.rpartition("/")[2] for reference in (mask, earlier)] == ["beside.tif", "before.beside.tif"]
 
 
+async def test_texts_are_fields_of_the_input_as_its_schema_says(service: Service) -> None:
+    kinds = {name: {"type": name} for name in ("string", "integer", "number", "boolean")}
+    inside = {"type": "object", "properties": {"scale": kinds["number"]}}
+    properties = {
+        "text": kinds["string"], "count": kinds["integer"], "ratio": kinds["number"], "ticked": kinds["boolean"],
+        "words": {"type": "array", "items": kinds["string"]}, "empty": kinds["integer"], "blank": kinds["string"],
+        "either": {"anyOf": [kinds["integer"], kinds["string"]]}, "radiometry": inside,
+    }  # fmt: skip
+    echo = ECHO.model_copy(update={"input_schema": {"type": "object", "properties": properties}})
+    await service.jobs.run(catalogues.publish([echo], worker="w", queues=["default"], alive_s=600))
+    texts = {
+        "text": '"quoted", -- null', "count": "3", "ratio": "1e-4", "ticked": "on", "words": "a, b", "empty": "",
+        "blank": "", "either": "5", "radiometry.scale": "2",
+    }  # fmt: skip
+    headers = {"Idempotency-Key": "texts"}
+    parts = {name: (None, text) for name, text in {"model": "echo", **texts}.items()}
+    first, again = [await service.http.post("/v1/jobs", files=parts, headers=headers) for _ in range(2)]
+    assert first.status_code == again.status_code == 202, first.text
+    assert first.json()["id"] == again.json()["id"]
+    assert (await service.claim()).submission.input == {
+        "text": '"quoted", -- null', "count": 3, "ratio": 1e-4, "ticked": True, "words": ["a", "b"], "blank": "",
+        "either": "5", "radiometry": {"scale": 2},
+    }  # fmt: skip
+
+
 async def test_a_repeated_form_finds_its_job_and_stores_its_file_once(service: Service) -> None:
     headers = {"Idempotency-Key": "order-1"}
     first, second = await send(service, headers=headers), await send(service, headers=headers)
@@ -106,7 +131,11 @@ async def test_a_form_that_does_not_fit_is_refused_before_its_files_are_stored(s
     wrong: list[tuple[dict[str, Any], str, str]] = [
         ({"input": '{"text": "a", "count": 0}'}, "/input/count", "at least 1"),
         ({"input": '{"text": "a", "scene": "media://x/y"}'}, "/input/scene", "given twice"),
-        ({"colour": "red"}, "/colour", "is not known"),
+        ({"colour": "red"}, "/input/colour", "there is no field 'colour'; known fields: text"),
+        ({"input": "{}", "text": "a", "count": "x"}, "/input/count", "'x' is not a whole number"),
+        ({"input": "{}", "text": "a", "count": "1" * 10_001}, "/input/count", "has more than 10,000 characters"),
+        ({"files": [("scene", (None, "scene.tif"))]}, "/input/scene", "(curl: -F scene=@PATH)"),
+        ({"text": "b"}, "/input/text", "is given twice"),
         ({"files": [("scene", ("a.tif", b"", "image/tiff"))]}, "/input/scene", "is an empty file"),
         ({"files": [("input", ("a.json", b"{}", "application/json"))]}, "/input", "is a file, but must be a text"),
         ({"metadata": '"me"'}, "/metadata", "must be an object"),

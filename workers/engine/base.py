@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from penstock.catalogue.environments import Environments
 from penstock.errors import PenstockError
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
@@ -203,14 +204,18 @@ class RunnerSpec:
     hub_files: Callable[[Model], Sequence[str]] = lambda _model: HUB_FILES
     #: True: a server computes, which the model's `source` names. The model has no files, and `check` asks the server.
     served: bool = False
+    #: True for a model whose record lacks what only its environment says, which is not built.
+    is_incomplete: Callable[[Model], bool] = lambda _model: False
+    #: Returns such a model's whole record; builds its environment if the argument is True. Raises `ModelUnavailable`.
+    completed: Callable[[Model, Environments, bool], Model] = lambda model, _environments, _build: model
     #: The values that prompts and outputs have, by kind of model: a model serves a processor whose signatures fit one
     #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
     io_signatures: Offers | None = None
     #: The signatures of one model, from its options and small files and without the runner's libraries; None: those of
     #: `io_signatures`. An error counts as None: `check` and `load` report it.
     io_signatures_of: Callable[[Model], Offers | None] = lambda _model: None
-    #: The way in which a model runs in a process of its own; None: it runs inside the worker. For runners whose `bucket` depends on
-    #: shapes and plain values only, and whose prompts end after one step.
+    #: The way in which a model runs in a process of its own; None: it runs inside the worker. For runners whose
+    #: `bucket` depends on shapes and plain values only, and whose prompts end after one step.
     hosting: Callable[[Model], Hosting | None] = lambda _model: None
 
 

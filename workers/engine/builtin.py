@@ -12,12 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from penstock.catalogue.functions import is_unbuilt, with_signature
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
 from penstock.processors.openai.options import EngineOptions
 from penstock.workers.engine.base import HUB_FILES, Hosting, Runner, RunnerCheck, RunnerFactory, RunnerSpec
-from penstock.workers.engine.memory import files_bytes
+from penstock.workers.engine.memory import CONTEXT_BYTES, files_bytes
 from penstock.workers.engine.transformers import signatures as transformers
 from penstock.workers.engine.weights import locate, requires
 
@@ -57,6 +58,11 @@ def _function() -> tuple[RunnerFactory, RunnerCheck]:
     with requires("worker"):
         from penstock.workers.engine.function.runner import check_function, load_function
     return load_function, check_function
+
+
+def _function_bytes(model: Model) -> int:
+    """Return the bytes of a CUDA context for a function on a GPU: what else it takes is known when it is loaded."""
+    return CONTEXT_BYTES if model.device == "cuda" else 0
 
 
 def _load_lightgbm(model: Model) -> Runner:
@@ -248,7 +254,13 @@ FAKE = RunnerSpec(
     _load_fake, io_signatures=_FAKES, io_signatures_of=_of_fake,
     hosting=lambda model: _IF_ASKED if model.options.get("steps", 1) == 1 else None,
 )  # fmt: skip
-FUNCTION = _spec(_function, expected_bytes=lambda _model: 0, io_signatures={"function": (_CALL,)})
+FUNCTION = _spec(
+    _function,
+    expected_bytes=_function_bytes,
+    io_signatures={"function": (_CALL,)},
+    is_incomplete=is_unbuilt,
+    completed=with_signature,
+)
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,

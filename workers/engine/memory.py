@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from penstock.models import Model
 
 #: Share of a CUDA device's memory for the weights of models; the rest is for the activations of their batches.
 CUDA_SHARE = 0.9
+#: Seconds that `nvidia-smi` may take.
+LIST_S = 10
 #: Share of the machine's memory for the weights of models that run on the CPU.
 HOST_SHARE = 0.5
 
@@ -46,6 +50,20 @@ def device_name() -> str:
         if torch.cuda.is_available():
             return torch.cuda.get_device_name()
     return "cpu"
+
+
+def process_bytes(pid: int) -> int:
+    """Return the bytes of its device that another process takes, at least those of a CUDA context.
+
+    `nvidia-smi` does not know the processes of a container everywhere: then the context is all that is known.
+    """
+    command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        listing = subprocess.run(command, capture_output=True, text=True, timeout=LIST_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        listing = ""
+    found = re.findall(rf"^{pid}, (\d+)$", listing, re.MULTILINE)
+    return max(CONTEXT_BYTES, sum(map(int, found)) << 20)
 
 
 def files_bytes(model: Model, pattern: str = "*.safetensors") -> int:

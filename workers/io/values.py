@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from penstock.errors import ProcessorFailed
 from penstock.functions.memory import Buffer
+from penstock.functions.wire import MAX_ARRAYS
 from penstock.processors.base import Value
 
 #: Booleans, integers, floats and complex numbers, with their byte order and size.
 _DTYPE = re.compile(r"[<>|=][biufc][0-9]{1,2}")
 #: Bytes of a cache line: arrays begin at multiples of it.
 _ALIGN_BYTES = 64
-_MAX_ARRAYS = 256
 _MAX_DIMENSIONS = 32
 
 #: The dtype and shape of each array, by name.
@@ -47,7 +47,9 @@ def pack(data: Mapping[str, Value]) -> Packed:
             plain[name] = value
             continue
         array = np.asarray(value, order="C")
-        if not _DTYPE.fullmatch(array.dtype.str) or len(layout) == _MAX_ARRAYS:
+        if len(layout) == MAX_ARRAYS:
+            raise ProcessorFailed(f"a prompt or an output has more than {MAX_ARRAYS:,} arrays: give fewer at a time")
+        if not _DTYPE.fullmatch(array.dtype.str):
             raise ProcessorFailed(f"{name!r} is an array of {array.dtype}; only numbers and booleans can be sent")
         layout[name] = array.dtype.str, list(array.shape)
         if array.nbytes:
@@ -60,7 +62,7 @@ def pack(data: Mapping[str, Value]) -> Packed:
 
 def unpack(layout: Any, buffer: Buffer, size_bytes: int) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a layout as views of a buffer; raise `ValueError` unless they fill it."""
-    if not isinstance(layout, dict) or len(layout) > _MAX_ARRAYS:
+    if not isinstance(layout, dict) or len(layout) > MAX_ARRAYS:
         raise ValueError("the layout of arrays is invalid")
     arrays: dict[str, npt.NDArray[Any]] = {}
     end = 0

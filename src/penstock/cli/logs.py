@@ -83,13 +83,11 @@ def _worker(client: Client, name: str) -> str:
 
 
 def _show_worker_lines(lines: Sequence[WorkerLine], as_json: bool) -> None:
-    from penstock.observation.log import plain
-
     for line in lines:
         if as_json:
             print_json(asdict(line), indent=None)
         else:
-            out.print(f"{clock(line.at)}  {line.level:<8}  {plain(line.text)}")
+            _print(f"{clock(line.at)}  {line.level:<8}", line.text)
 
 
 def added(before: Sequence[T], now: Sequence[T]) -> Sequence[T]:
@@ -111,14 +109,21 @@ def _follow(client: Client, job_id: str, as_json: bool) -> None:
 
 
 def _show(lines: Sequence[Line], as_json: bool) -> None:
-    from penstock.observation.log import plain
-
     for line in lines:
         if as_json:
             print_json(asdict(line), indent=None)
         else:
-            parts = f"attempt {line.attempt}  {line.source:<9}  {line.level:<8}  {plain(line.text)}"
-            out.print(f"{clock(line.at)}  {parts}")
+            _print(f"{clock(line.at)}  attempt {line.attempt}  {line.source:<9}  {line.level:<8}", line.text)
+
+
+def _print(head: str, text: str) -> None:
+    """Print a line of a log. What follows a line end in it, such as a traceback, is indented."""
+    from penstock.observation.log import plain
+
+    first, *others = plain(text, lines=True).rstrip("\n").split("\n")
+    out.print(f"{head}  {first}")
+    for other in others:
+        out.print(f"    {other}")
 
 
 def _show_cut(found: JobLog) -> None:

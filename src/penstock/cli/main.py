@@ -36,6 +36,7 @@ from penstock.cli.failures import exit_code, problem, sentence, wants_json
 from penstock.cli.files import download, save, upload, wait
 from penstock.cli.keys import keys_app
 from penstock.cli.logs import logs
+from penstock.cli.model_help import ModelCommand, plain_words, show_help, wants_help
 from penstock.cli.models import models_app
 from penstock.cli.options import (
     DEFAULT_URL,
@@ -93,7 +94,7 @@ app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(tenants_app, name="tenants")
 #: Fields of a model may be given as options: `--size 64`.
 _FIELDS_TOO = {"ignore_unknown_options": True}
-app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO)(run)
+app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)(run)
 app.command("serve", epilog=EPILOG)(serve)
 for _command in (upload, wait, download, logs, reproduce, watch):
     app.command(epilog=EPILOG)(_command)
@@ -135,8 +136,9 @@ def main() -> None:
     sys.exit(code)
 
 
-@app.command(epilog=EPILOG, context_settings=_FIELDS_TOO)
+@app.command(epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)
 def submit(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="Name of the model: see `penstock models`.", autocompletion=complete_model)
     ],
@@ -173,8 +175,12 @@ def submit(
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
-        schema = _schema_of(client.model(model))  # a service that has just started still checks its models
-        rest, options = take_options(files or [], schema)
+        info = client.model(model)
+        schema = _schema_of(info)  # a service that has just started still checks its models
+        if wants_help(context):
+            show_help(f"submit {model}", info)
+            return
+        rest, options = take_options(files or [], schema, plain=plain_words(context))
         require_files(rest)
         fields = parse_params([*options, *(param or [])], schema)
         document, local = _input({**read_document(whole), **fields}, rest, schema)

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.display import err, out, print_json, show_notes
+from penstock.cli.environments import built_records
 from penstock.cli.failures import problem
+from penstock.cli.model_help import plain_words, show_help, wants_help
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
 from penstock.cli.params import assign_texts, means_texts, parse_params, take_options
 from penstock.client.answer_text import answer_lines
@@ -42,6 +44,7 @@ Arguments = Annotated[
 
 
 def run(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Name of the model: see `penstock models list --local`.")],
     arguments: Arguments = None,
     folder: Annotated[
@@ -63,9 +66,10 @@ def run(
 ) -> None:
     """Run a model here, without queue or server: penstock run csmask scene.tif --out result.
 
-    A function of a Python file: penstock run thumbs.py:thumbnail photo.jpg --size 64.
+    A function of a Python file: penstock run thumbs.py:thumbnail photo.jpg --size 64. With --help after a model, its
+    arguments and options are shown.
     """
-    model, catalogue = of_file(model, catalogue or [])
+    named, (model, catalogue) = model, of_file(model, catalogue or [])
     use_huge_pages(os.environ)
     keep_to_cores(os.environ, cores(), physical_cores())
     from penstock.local.library import Engine
@@ -77,7 +81,10 @@ def run(
     try:
         with Engine(catalogue=catalogue, isolated=isolated, log_level=level) as engine:
             _, entry = engine.installation.servable(model)
-            words, options = take_options(arguments or [], entry.input_schema)
+            if wants_help(context):
+                show_help(f"run {named}", entry)
+                return
+            words, options = take_options(arguments or [], entry.input_schema, plain=plain_words(context))
             document = _input(entry.input_schema, words, [*options, *(param or [])], whole)
             where = folder or Path(f"{entry.name}-result")
             with _View(streams=not as_json) as view:
@@ -108,9 +115,7 @@ def of_file(model: str, catalogue: list[Path]) -> tuple[str, list[Path]]:
         file, name = model, ""
     if not file.endswith(".py"):
         return model, catalogue
-    from penstock.catalogue.functions import function_records
-
-    names = [record.name for record in function_records(Path(file))]
+    names = [record.name for record in built_records(Path(file))]
     if not name and len(names) > 1:
         raise UsageProblem(f"{file} has several models: name one, e.g. {file}:{names[0]} ({', '.join(names)})")
     return name.lower() or names[0], [*catalogue, Path(file)]

@@ -1,7 +1,7 @@
 """The process of a model: imports its file, loads it, and answers calls until the worker ends it.
 
-    python -P -m penstock.functions.child DESCRIPTOR        (the socket to the worker, which sends `init` first)
-    python -P -m penstock.functions.child --describe FILE   (prints the signatures of its models as JSON)
+    python -P boot.py penstock.functions.child DESCRIPTOR       (the socket to the worker, which sends `init` first)
+    python -P boot.py penstock.functions.child --describe FILE  (prints the signatures of its models as JSON)
 
 Messages of the worker: `init`, `call` (one job's arguments, or the items of several), `cancel`, `close`. Answers:
 `ready` or `failed`; then for each call `line`, `progress` and `text`, and at the end `done` or `error`.
@@ -135,12 +135,18 @@ class Process:
         call = message["id"]
         with self._told(call, single="items" not in message), _own_folder():
             if "items" in message["value"]:
-                self._wire.send("done", self._batch(message["value"]), id=call)
+                self._done(call, self._batch(message["value"]))
                 return
             answer = self._signature.function(*self._self, **self._arguments(message["value"]["arguments"]))
             if self._signature.streams:
                 answer = self._drained(answer, call)
-            self._wire.send("done", [self._given(answer)], id=call)
+            self._done(call, [self._given(answer)])
+
+    def _done(self, call: int, answers: list[Any]) -> None:
+        try:
+            self._wire.send("done", answers, id=call)
+        except TypeError as error:
+            raise values.WrongAnswer(f"its answer cannot be sent: {error}") from error
 
     def _batch(self, value: Mapping[str, Any]) -> list[Any]:
         first = self._signature.batched or ""
@@ -171,13 +177,13 @@ class Process:
 
     async def _answer_async(self, message: Mapping[str, Any]) -> None:
         call = message["id"]
-        with self._told(call, single=True):
+        with self._told(call, single=True), _own_folder(enter=False):
             answer = self._signature.function(*self._self, **self._arguments(message["value"]["arguments"]))
             if self._async_stream:
                 answer = await self._drained_async(answer, call)
             else:
                 answer = await answer
-            self._wire.send("done", [self._given(answer)], id=call)
+            self._done(call, [self._given(answer)])
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         kinds = self._signature.parameters
@@ -256,14 +262,21 @@ def _inner(annotation: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _own_folder() -> Iterator[None]:
-    """Run a call in a folder of its own, which is removed: files with relative names do not meet."""
+def _own_folder(*, enter: bool = True) -> Iterator[None]:
+    """Run a call in a folder of its own, which is removed: files with relative names do not meet.
+
+    Calls beside each other do not enter theirs.
+    """
     before, folder = Path.cwd(), tempfile.mkdtemp(prefix="call-")
-    os.chdir(folder)
+    token = values.FOLDER.set(folder)
     try:
+        if enter:
+            os.chdir(folder)
         yield
     finally:
-        os.chdir(before)
+        if enter:
+            os.chdir(before)
+        values.FOLDER.reset(token)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -299,6 +312,20 @@ def _named(found: list[Signature], attribute: str, path: Path) -> Signature:
         if one.attribute == attribute:
             return one
     raise Unservable(f"{path.name} has no model {attribute!r} any more")
+
+
+def _readable(path: Path) -> list[Signature]:
+    """Return the signatures of a file; raise `Unservable`, also for a type that needs a package that is missing."""
+    found = signatures(import_file(path))
+    for one in found:
+        for name, kind in (*one.parameters.items(), *one.answers.items()):
+            if missing := values.missing_packages(kind):
+                where = f"`{name}`" if name else "the answer"
+                raise Unservable(
+                    f"{path.name}: {one.attribute}: {where} needs {' and '.join(missing)}, which this environment "
+                    "lacks: add it to `dependencies`"
+                )
+    return found
 
 
 def _listen(wire: Wire, calls: queue.SimpleQueue[dict[str, Any]], process: Process) -> None:
@@ -349,7 +376,7 @@ def describe(path: Path) -> int:
     """Print the signatures of a file's models as one line of JSON, or what is wrong with it; return an exit status."""
     printed, sys.stdout = sys.stdout, sys.stderr
     try:
-        found = [one.to_json() for one in signatures(import_file(path))]
+        found = [one.to_json() for one in _readable(path)]
     except Unservable as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -20,7 +20,21 @@ _NAMES = (
     "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
     "SSL_CERT_DIR", "PYTHON_CPU_COUNT",
 )  # fmt: skip
-_BEGINNINGS = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "XDG_", "TORCH_", "HF_HOME", "HF_HUB_")
+_BEGINNINGS = (
+    "LC_",
+    "CUDA_",
+    "NVIDIA_",
+    "HIP_",
+    "ROCR_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "XDG_",
+    "TORCH_",
+    "HF_HOME",
+    "HF_HUB_",
+)
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -29,11 +43,25 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
 
 
-def environment(*, network: bool = False, secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment of a process with a user's file: no settings and no secrets but its own."""
+def environment(*, network: bool = False, secrets: Iterable[str] = (), gpu: bool = False) -> dict[str, str]:
+    """Return the environment of a process with a user's file: no settings and no secrets but its own.
+
+    With `gpu` it sees the device of this process, otherwise none.
+    """
     wanted = {*_NAMES, *(_PROXIES if network else ()), *secrets}
     found = {name: text for name, text in os.environ.items() if name in wanted or name.startswith(_BEGINNINGS)}
-    return {**found, "PYTHONUNBUFFERED": "1"}
+    return {**found, "PYTHONUNBUFFERED": "1", **({} if gpu else _NO_GPU)}
+
+
+def environment_of(
+    python: Path, *, network: bool = False, secrets: Iterable[str] = (), gpu: bool = False
+) -> dict[str, str]:
+    """Return the environment of a process that an interpreter runs: for another one, without paths of this one."""
+    found = environment(network=network, secrets=secrets, gpu=gpu)
+    if python != Path(sys.executable):
+        for name in ("PYTHONPATH", "VIRTUAL_ENV"):
+            found.pop(name, None)
+    return found
 
 
 def end_with(parent: int) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def model(target: Any = None, /, **options: Any) -> Any:
 
     * `name`: the model's name; by default the function's, in lower case.
     * `title`: by default the docstring's first line.
-    * `gpu`: it needs a GPU.
+    * `gpu`: it runs on workers with a GPU only, and sees the worker's; others see none.
     * `max_batch`: up to so many items of several jobs go to one call: the first parameter is a list, and so is the
       answer, in the same order.
     * `concurrency`: so many calls of an `async` function at a time.
@@ -138,7 +139,7 @@ class File:
 
     path: Path | str
     media_type: str = "application/octet-stream"
-    #: The file's own name; that of `path` may be another one.
+    #: The file's own name; empty for that of `path`.
     name: str = ""
 
 
@@ -199,9 +200,17 @@ def codec(kind: type, *, suffix: str = ".bin", media_type: str = "application/oc
     return register
 
 
-def weights(name: str) -> Path:
-    """Return the path of a file that lies beside the caller's file; raise `FileNotFoundError`."""
+def weights(name: str, *, sha256: str | None = None) -> Path:
+    """Return the path of a file that lies beside the caller's file; raise `FileNotFoundError`.
+
+    With `sha256`, raise `ValueError` for a file with another digest.
+    """
     path = Path(sys._getframe(1).f_code.co_filename).parent / name
     if not path.exists():
         raise FileNotFoundError(f"there is no {name!r} beside the model's file: {path}")
+    if sha256 is not None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256.lower():
+            raise ValueError(f"{name!r} is not the file that was pinned: its sha256 is {found}")
     return path

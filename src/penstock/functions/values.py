@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import enum
 import math
+import tempfile
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from penstock.functions import declaration as d
 from penstock.functions.signature import Kind, build, members, said, split
 
+#: The folder of the call whose values are taken.
+FOLDER: contextvars.ContextVar[str | None] = contextvars.ContextVar("folder", default=None)
+
 
 class WrongAnswer(Exception):
     """An answer that is not what the function's annotation says."""
+
+
+#: Packages that values of a codec need in the model's environment, by the names of their modules.
+_PACKAGES = {
+    "image": {"numpy": "numpy", "PIL": "pillow"}, "audio": {"numpy": "numpy"}, "video": {"numpy": "numpy"},
+    "tensor": {"numpy": "numpy"}, "table": {"pyarrow": "pyarrow"},
+}  # fmt: skip
+
+
+def missing_packages(kind: Kind) -> list[str]:
+    """Return the packages that values of a kind need and this environment lacks."""
+    wanted = {name: package for name, package in _PACKAGES.get(kind.codec, {}).items() if find_spec(name) is None}
+    if kind.options.get("as") == "numpy":
+        wanted.pop("PIL", None)
+    return list(wanted.values())
 
 
 def take(kind: Kind, value: Any) -> Any:
@@ -136,16 +157,22 @@ def _table(kind: Kind, data: bytes) -> Any:
 
 
 def _file(kind: Kind, value: Mapping[str, Any]) -> Any:
-    path = Path(value["path"])
-    return (
-        d.File(path, value.get("media_type", ""), value.get("name", path.name))
-        if kind.options.get("as") == "File"
-        else path
-    )
+    path = _named(value)
+    return d.File(path, value.get("media_type", ""), path.name) if kind.options.get("as") == "File" else path
 
 
 def _own_in(kind: Kind, value: Mapping[str, Any]) -> Any:
-    return d.CODECS[kind.annotation].decode(Path(value["path"]))
+    return d.CODECS[kind.annotation].decode(_named(value))
+
+
+def _named(value: Mapping[str, Any]) -> Path:
+    """Return the path of a file under its own name: a link in the folder of the call, if the file has another."""
+    path, name = Path(value["path"]), Path(str(value.get("name", ""))).name
+    if not name or path.name == name:
+        return path
+    link = Path(tempfile.mkdtemp(prefix="file-", dir=FOLDER.get())) / name
+    link.symlink_to(path)
+    return link
 
 
 _TAKE: Mapping[str, Any] = {

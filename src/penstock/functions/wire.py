@@ -30,6 +30,7 @@ from penstock.functions.memory import Borrower, Lender, Loan, UnsafeMemory
 INLINE_BYTES = 64 * 1024
 #: Largest header in bytes.
 MAX_HEADER_BYTES = 16 * 2**20
+#: Arrays and bytes of one message, and so the images of a call.
 MAX_ARRAYS = 4096
 #: Segments of lent memory of one message, at most.
 MAX_LOANS = 64
@@ -93,6 +94,8 @@ class Wire:
         Raises `TypeError` for values other than JSON, arrays and bytes, and `Closed`. Safe in any thread.
         """
         plain, found = take_out(value)
+        if len(found) > MAX_ARRAYS:
+            raise TypeError(f"{len(found):,} arrays or files in one call or answer; at most {MAX_ARRAYS:,} are sent")
         rows, parts = [], []
         for place, array in found:
             dtype, shape, part = _described(array)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from PIL import ImageOps
 
 import penstock
 from penstock import Audio, Boxes, File, Image, Labels, Pixels, Progress, Table, Tensor, Text, Vector, Video
@@ -161,6 +162,11 @@ def transposed(grid: Grid) -> Grid:
 
 
 @penstock.model
+def inverted(images: list[Image], times: int = 1) -> list[Image]:
+    return [ImageOps.invert(image) for image in images for _ in range(times)]
+
+
+@penstock.model
 def vector(text: str) -> Vector:
     return Vector([len(text), 1.0])
 
@@ -181,6 +187,16 @@ def size_of(path: Path) -> int:
 
 
 @penstock.model
+def named(paths: list[Path], file: File) -> list[str]:
+    return [*(f"{path.name} {len(path.read_bytes())}" for path in paths), file.name, Path(file.path).name]
+
+
+@penstock.model(concurrency=2)
+async def named_too(path: Path) -> str:
+    return f"{path.name} {len(path.read_bytes())} {Path.cwd() in path.parents}"
+
+
+@penstock.model
 def divide(a: float, b: float) -> float:
     print("dividing", a, b)
     return a / b
@@ -195,6 +211,12 @@ def refuse(text: str) -> str:
 def crash(how: str) -> str:
     if how == "segfault":
         ctypes.string_at(0)
+    if how == "double free":
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+        taken = libc.malloc(100_000)
+        libc.free(taken)
+        libc.free(taken)
     if how == "exit":
         os._exit(3)
     if how == "abort":
@@ -223,6 +245,11 @@ def reach(port: int) -> str:
 def reach_this_machine(port: int) -> str:
     with socket.create_connection(("127.0.0.1", port), timeout=5):
         return "connected"
+
+
+@penstock.model(gpu=True)
+def on_gpu() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 @penstock.model(secrets=["GIVEN_SECRET"])

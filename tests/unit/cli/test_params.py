@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.params import assign_texts, is_reference, means_texts, parse_params, text_field
+from penstock.cli.params import assign_texts, is_reference, means_texts, parse_params, take_options, text_field
 from penstock.client.file_fields import UsageProblem
 from penstock.processors.geo.request import SegmentationRequest
 
@@ -87,6 +87,14 @@ def test_what_does_not_fit_is_said(pair: str, sentence: str) -> None:
     with pytest.raises(UsageProblem, match="--param") as caught:
         parse_params([pair], MIXED)
     assert sentence in str(caught.value)
+
+
+def test_words_after_two_dashes_are_no_options() -> None:
+    assert take_options(["a", "--n", "1", "-b", "--c"], MIXED, plain=2) == (["a", "-b", "--c"], ["n=1"])
+    with pytest.raises(UsageProblem, match="--n needs a value"):
+        take_options(["--n", "1"], MIXED, plain=1)
+    with pytest.raises(UsageProblem, match=r"'-5'.*stand after --"):
+        take_options(["-5"], MIXED)
 
 
 def test_references_are_told_from_files() -> None:

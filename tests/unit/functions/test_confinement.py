@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from penstock.functions.confinement import socket_filter
+from penstock.functions.confinement import environment, socket_filter
 
 ASK = """
 import socket, sys
@@ -42,3 +42,8 @@ def test_sockets_of_networks_are_refused_and_others_work(limit: str, said: str) 
         command = [sys.executable, "-c", ASK.format(limit=limit), str(server.getsockname()[1]), made.hex()]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith(said)
+
+
+def test_a_function_sees_the_workers_device_if_it_asks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    assert [environment(gpu=gpu)["CUDA_VISIBLE_DEVICES"] for gpu in (True, False)] == ["GPU-a", ""]

@@ -7,20 +7,21 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import structlog
 
+from penstock.catalogue.environments import in_use
 from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory, ServiceError
-from penstock.functions.confinement import environment, socket_filter
+from penstock.functions.confinement import environment_of, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
 
 #: Seconds that one send or receive may take once it has begun.
@@ -33,6 +34,7 @@ _LAST_LINES = 5
 _MOST_LOGGED, _MOST_READS = 100, 64
 #: Errors of devices by their names; any other error of a load is one of the model.
 _OF_DEVICES: Mapping[str, type[ServiceError]] = {"DeviceLost": DeviceLost, "OutOfMemory": OutOfMemory}
+_BOOT = str(files("penstock") / "functions" / "boot.py")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 log = structlog.get_logger(__name__)
@@ -46,29 +48,33 @@ class ModelProcess:
         model: str,
         module: str,
         *,
+        python: Path,
         within_s: float,
         network: bool | Sequence[str] = False,
         secrets: Sequence[str] = (),
+        gpu: bool = False,
         folder: Path | None = None,
         value: Mapping[str, Any] = MappingProxyType({}),
         **init: Any,
     ) -> None:
-        """Start `module` in a process of its own, and send it `init` with these fields and `value`.
+        """Start `module` in a process of the environment of `python`, and send it `init` with these fields and `value`.
 
-        It may take `within_s` to load the model, and use the `network` (True: all of it) and the variables `secrets` of
-        the environment. It runs in `folder`, else in one of its own. Raises `OSError`.
+        It may take `within_s` to load the model, and use the `network` (True: all of it), the variables `secrets` of
+        the environment and, with `gpu`, the device. It runs in `folder`, else in one of its own. Raises `OSError`.
         """
         self._model = model
         self._load_by = time.monotonic() + within_s
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
-        env = environment(network=bool(network), secrets=secrets)
+        env = environment_of(python, network=bool(network), secrets=secrets, gpu=gpu)
+        self._held = ExitStack()
+        self._held.enter_context(in_use(python))
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                [str(python), "-P", _BOOT, module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 cwd=folder or self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
@@ -144,6 +150,7 @@ class ModelProcess:
             os.close(self._pipe)
         self._pipe = -1
         self._folder.cleanup()
+        self._held.close()
         how = self.killed_for or (f"ended by {_signal(-code)}" if code < 0 else f"ended with the exit status {code}")
         return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
 

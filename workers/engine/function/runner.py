@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
@@ -19,8 +20,10 @@ from penstock.functions.nested import CALL, PLACES, flat, nested
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
+from penstock.workers.engine.device_class import require_device
 from penstock.workers.engine.function.driver import GRACE_S, LOOK_S, Driver
 from penstock.workers.engine.function.process import ModelProcess
+from penstock.workers.engine.memory import process_bytes
 
 #: Seconds between two hand-overs of partial outputs.
 _PARTIALS_S = 0.05
@@ -71,7 +74,7 @@ class FunctionRunner(Driver):
         """Start the process and wait until the model is loaded; raise `ModelUnavailable`."""
         super().__init__(model.name, start)
         signature = model.options["signature"]
-        self._told = 0.0
+        self._told, self._on_gpu = 0.0, model.device == "cuda"
         self._batched = signature["batched"] is not None
         self._memory = signature["memory_bytes"]
         self.max_batch = model.max_batch
@@ -158,7 +161,8 @@ class FunctionRunner(Driver):
 
     def began(self, process: ModelProcess, ready: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Note the process's memory."""
-        self.memory_bytes = self.memory_bytes or process.resident_bytes()
+        if not self.memory_bytes:
+            self.memory_bytes = process_bytes(process.pid) if self._on_gpu else process.resident_bytes()
 
     def turned(self) -> None:
         """Hand partial outputs over."""
@@ -283,8 +287,9 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
     def start() -> ModelProcess:
         try:
             return ModelProcess(
-                model.name, "penstock.functions.child", within_s=signature["timeout_s"], file=model.source,
-                network=signature["network"], secrets=signature["secrets"], attribute=signature["attribute"],
+                model.name, "penstock.functions.child", python=Path(model.options["python"]),
+                within_s=signature["timeout_s"], network=signature["network"], secrets=signature["secrets"],
+                gpu=signature["gpu"], file=model.source, attribute=signature["attribute"],
             )  # fmt: skip
         except OSError as error:
             raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error
@@ -294,10 +299,12 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
 
 def load_function(model: Model) -> Runner:
     """Start a function's process and load it; raise `ModelUnavailable`."""
+    require_device(model)
     return FunctionRunner(model, start_of(model))
 
 
 def check_function(model: Model) -> None:
-    """Check that the file still has the model; raise `ModelUnavailable`."""
+    """Check that the record is that of a function, and the machine's device; raise `ModelUnavailable`."""
     if "signature" not in model.options:
         raise ModelUnavailable(f"model {model.name!r}: name the Python file in `models`, not in a record")
+    require_device(model)

@@ -7,6 +7,7 @@ wait for the threads of jobs (`docs/decisions/0117-pictures-in-model-processes.m
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -232,8 +233,8 @@ def load_hosted(model: Model, hosting: Hosting) -> HostedRunner:
     def start() -> ModelProcess:
         try:
             return ModelProcess(
-                model.name, "penstock.workers.engine.hosted.child", within_s=inf, folder=Path.cwd(),
-                value={"model": record},
+                model.name, "penstock.workers.engine.hosted.child", python=Path(sys.executable), within_s=inf,
+                gpu=model.device != "cpu", folder=Path.cwd(), value={"model": record},
             )  # fmt: skip
         except OSError as error:
             raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error

@@ -207,7 +207,7 @@ NONSENSE = [
     raw(0, lines({"a": ["<f3", [1]]}), b"123"),
     raw(0, lines({"a": "<f4"}), b"1234"),
     raw(0, lines({"a": None}), b""),
-    raw(0, lines({str(n): ["|u1", [0]] for n in range(1000)}), b""),
+    raw(0, lines({str(n): ["|u1", [0]] for n in range(5000)}), b""),
     raw(0, lines({}, returned=[[]]), b""),
     raw(0, lines({}, returned=7), b""),
     raw(0, lines({}, plain=[1]), b""),
