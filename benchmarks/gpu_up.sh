@@ -20,4 +20,4 @@ for _ in $(seq 120); do
     sleep 1
 done
 "$python" -m penstock.cli submit "$name" picture.png --json || { tail -n 40 up.log; exit 1; }
-pgrep -f 'penstock.workers.engine.hosted.child' > /dev/null || { echo "there is no process of the model"; exit 1; }
+pgrep -f 'penstock.workers.engine.hosted_child' > /dev/null || { echo "there is no process of the model"; exit 1; }

@@ -14,7 +14,7 @@ LEAD_S: Final = 0.008
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class BatchLine:
     """The batches of one model that are under way."""
 
     #: Times at which they began, or were first in line, in seconds.

@@ -233,7 +233,7 @@ def load_hosted(model: Model, hosting: Hosting) -> HostedRunner:
     def start() -> ModelProcess:
         try:
             return ModelProcess(
-                model.name, "penstock.workers.engine.hosted.child", python=Path(sys.executable), within_s=inf,
+                model.name, "penstock.workers.engine.hosted_child", python=Path(sys.executable), within_s=inf,
                 gpu=model.device != "cpu", folder=Path.cwd(), value={"model": record},
             )  # fmt: skip
         except OSError as error:

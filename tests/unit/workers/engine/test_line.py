@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from math import inf, isclose
 
-from penstock.workers.engine.line import LEAD_S, Line
+from penstock.workers.engine.line import LEAD_S, BatchLine
 
 
 def test_the_first_batch_begins_at_once_and_two_are_the_most() -> None:
-    line = Line()
+    line = BatchLine()
     assert (line.opens_s(at=5), line.is_full) == (0, False)
     line.add(at=5)
     assert (line.opens_s(at=5), line.is_full) == (inf, False)  # nobody knows how long a batch takes
@@ -15,7 +15,7 @@ def test_the_first_batch_begins_at_once_and_two_are_the_most() -> None:
 
 
 def test_a_batch_that_is_not_full_goes_shortly_before_the_last_one_ends() -> None:
-    line = Line()
+    line = BatchLine()
     line.add(at=0)
     line.end(0.1, at=10)
     line.add(at=10)
@@ -25,7 +25,7 @@ def test_a_batch_that_is_not_full_goes_shortly_before_the_last_one_ends() -> Non
 
 
 def test_half_of_a_short_batch_is_over_before_the_next_one_goes() -> None:
-    line = Line()
+    line = BatchLine()
     line.add(at=0)
     line.end(0.004, at=10)
     line.add(at=10)
@@ -33,7 +33,7 @@ def test_half_of_a_short_batch_is_over_before_the_next_one_goes() -> None:
 
 
 def test_the_next_batch_begins_when_the_last_one_ends_and_a_failed_one_has_no_time() -> None:
-    line = Line()
+    line = BatchLine()
     line.add(at=0)
     line.end(0.1, at=0.1)
     line.add(at=0.1)
