@@ -76,6 +76,8 @@ class HostedRunner(Driver):
         #: Batches that the process has, the one that it works on first.
         self._sent: dict[int, SentBatch] = {}
         self._numbers = count(1)
+        #: True when the process has told that its device is lost.
+        self._lost = False
         self._process: ModelProcess | None = None
         #: Prompts that were written and not yet sent.
         self._ready: deque[HeldPrompt] = deque()
@@ -199,7 +201,10 @@ class HostedRunner(Driver):
             if message["trace"]:
                 log.error("engine.foreign_error", model=self.name, detail=error.detail, traceback=message["trace"])
             del self._sent[batch.number]
+            self._lost = isinstance(error, ModelProcessEnded)
             _fail(batch, error)
+            if self._lost:
+                raise Closed  # it ends by itself: it must get no other batch
         else:
             raise ValueError(kind)
 
@@ -209,8 +214,9 @@ class HostedRunner(Driver):
         self._ready.clear()
         batches = list(self._sent.values())
         self._sent.clear()
-        self._queue.extendleft(reversed(batches[1:]))
-        for batch in batches[:1]:
+        begun, self._lost = 0 if self._lost else 1, False  # a lost device has failed its batch already
+        self._queue.extendleft(reversed(batches[begun:]))
+        for batch in batches[:begun]:
             _fail(batch, ModelProcessEnded(f"the process of the model {self.name!r} {how.partition(';')[0]}"))
 
     def fail_all(self, error: PenstockError) -> None:
