@@ -15,8 +15,8 @@
   * ServiceError        the service's or the machine's; retried where `retryable`
     · JobStoreError: RedisUnavailable, RedisFull, RedisRefused, RedisFailed, RecordTooNew
     · ObjectStoreUnavailable, ObjectStoreFull, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
-      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, ModelServerFailed, ProcessorFailed, NotReady, Overloaded,
-      WaitOver
+      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, LoadFailed, ModelServerFailed, ProcessorFailed, NotReady,
+      Overloaded, WaitOver
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   results of an object store
@@ -362,6 +362,18 @@ class DeviceLost(ServiceError, code="device_lost"):
 
 class ModelUnavailable(ServiceError, code="model_unavailable", retryable=False):
     """The model could not be loaded."""
+
+
+class LoadFailed(ModelUnavailable, code="model_load_failed", retryable=True):
+    """The model's load ended its process."""
+
+    def __init__(self, model: str, how: str, lines: Sequence[str] = ()) -> None:
+        #: The end of the load: "was ended by SIGABRT".
+        self.how = how
+        #: The last lines that the load wrote.
+        self.lines = tuple(lines)
+        last = f"; its last lines: {' | '.join(lines)}" if lines else ""
+        super().__init__(f"model {model!r} could not be loaded: its load {how}{last}")
 
 
 class ModelServerFailed(ServiceError, code="model_server_failed"):

@@ -165,6 +165,9 @@ class RunnerSpec:
     hub_files: Callable[[Model], Sequence[str]] = lambda _model: HUB_FILES
     #: True: a server computes, which the model's `source` names. The model has no files, and `check` asks the server.
     served: bool = False
+    #: True: a load cannot end the worker, because another process loads the model, or nothing is loaded. Models of
+    #: other runners are first loaded in a process of their own.
+    loads_safely: bool = False
     #: The values that prompts and outputs have, by kind of model: a model serves a processor whose signatures fit one
     #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
     io_signatures: Offers | None = None
