@@ -54,13 +54,18 @@ log = structlog.get_logger(__name__)
 class Loads:
     """Loads models for the engine, and tells the served models which of them wait. Safe to use from many threads."""
 
-    def __init__(self, runners: Runners, store: Runs, served: ServedModels, folder: Path) -> None:
-        """`folder` is shared by the workers of this machine: one of them tries a model at a time."""
+    def __init__(
+        self, runners: Runners, store: Runs, served: ServedModels, folder: Path, *, machine: str | None = None
+    ) -> None:
+        """`folder` is shared by the workers of this machine: one of them tries a model at a time.
+
+        `machine` is the name of this machine [its host name].
+        """
         self._runners = runners
         self._store = store
         self._served = served
         self._folder = folder
-        self._machine = socket.gethostname()
+        self._machine = machine or socket.gethostname()
         self._lock = threading.Lock()
         #: Marks of loads that ended well, also without a job store.
         self._passed: set[str] = set()
@@ -197,7 +202,7 @@ class Loads:
 
 
 def record_of(model: Model) -> str:
-    """Return the digest of a model's record and of the sizes of its files."""
+    """Return the digest of a model's record and of the sizes of its file, or of the files directly in its folder."""
     about = model.model_dump(mode="json", include=_FIELDS, fallback=str)
     return _digest([about, _sizes(Path(model.source))])
 
@@ -206,8 +211,7 @@ def _sizes(source: Path) -> list[tuple[str, int]]:
     try:
         if source.is_file():
             return [("", source.stat().st_size)]
-        files = sorted(path for path in source.rglob("*") if path.is_file())[:_MOST_FILES]
-        return [(str(path.relative_to(source)), path.stat().st_size) for path in files]
+        return sorted((path.name, path.stat().st_size) for path in source.iterdir() if path.is_file())[:_MOST_FILES]
     except OSError:  # no file, as of a package
         return []
 

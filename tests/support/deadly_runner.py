@@ -23,7 +23,7 @@ RECORD = """
 title = "For tests of loads"
 runner = "deadly"
 processor = "said"
-source = "."
+source = "{weights}"
 revision = "1"
 warm_up = {warm_up}
 max_attempts = {max_attempts}
@@ -50,8 +50,9 @@ def record(
     """Return the record of a model; `folder` has its files: `NAME.tries`, `NAME.healed` and `NAME.gate`."""
     files = {each: folder / f"{name}.{each}" for each in ("tries", "healed", "gate")}
     flag = "true" if warm_up else "false"
+    (weights := folder / f"{name}.weights").write_bytes(b"weights")
     return RECORD.format(
-        name=name, how=how, max_attempts=max_attempts, warm_up=flag, timeout_s=timeout_s, **files
+        name=name, how=how, max_attempts=max_attempts, warm_up=flag, timeout_s=timeout_s, weights=weights, **files
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def load(model: Model) -> Runner:
 
 def _die(how: str) -> None:
     if how != "well":
-        print("the library is about to fail", flush=True)
+        print("the library is about to fail", flush=True)  # noqa: T201
         os.write(2, b"terminate called: no such symbol\n")
     if how == "abort":
         os.abort()

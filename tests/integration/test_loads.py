@@ -1,0 +1,248 @@
+"""Loads that end their process: the trial in a process of its own, the back-off, and its ends. Real processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.catalogue.records import read_catalogue
+from penstock.errors import Canceled, LoadFailed, ModelUnavailable
+from penstock.models import Model
+from penstock.processors.registry import unusable
+from penstock.storage.redis import loads as stored
+from penstock.storage.redis.records import JobStore
+from penstock.workers.engine.runners import Runners
+from penstock.workers.loads import Loads, record_of
+from penstock.workers.served_models import ServedModels
+from penstock.workers.trial import try_load
+from tests.support.deadly_runner import DEADLY, install, record
+from tests.support.polling import wait_for
+
+pytestmark = pytest.mark.breadth
+
+
+def go_on() -> None:
+    """Check nothing."""
+
+
+@pytest.fixture
+def model_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
+    """Return a function that gives a model whose load ends as its name says."""
+    for name, value in install(tmp_path / "site").items():
+        monkeypatch.setenv(name, value)
+
+    def make(how: str, **fields: Any) -> Model:
+        file = tmp_path / f"{how}.toml"
+        file.write_text(record(how, how, tmp_path, **fields))
+        return read_catalogue(file)[how]
+
+    return make
+
+
+def tries(tmp_path: Path, how: str) -> int:
+    file = tmp_path / f"{how}.tries"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+class Machine:
+    """The loads of a worker on a machine of a name."""
+
+    def __init__(self, store: JobStore, folder: Path, model: Model, name: str) -> None:
+        self.served = ServedModels()
+        self.served.put(model, unusable(model, "").model_copy(update={"problem": None, "ready": False}))
+        self.loads = Loads(Runners({"deadly": DEADLY}), store, self.served, folder / name, machine=name)
+
+
+@pytest.fixture
+def machine(store: JobStore, tmp_path: Path) -> Callable[..., Machine]:
+    """Return a function that gives a worker of a model on a machine."""
+    return lambda model, name="here": Machine(store, tmp_path, model, name)
+
+
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        ("abort", "was ended by SIGABRT"),
+        ("segfault", "was ended by SIGSEGV"),
+        ("exit", "ended with the exit status 0"),
+        ("oom", "was ended by SIGKILL, as when memory runs out"),
+    ],
+)
+def test_a_load_that_ends_its_process_is_told_with_its_last_lines(
+    model_of: Callable[..., Model], how: str, end: str
+) -> None:
+    with pytest.raises(LoadFailed, match=f"its load {end}; its last lines: the library is about to fail") as raised:
+        try_load(model_of(how), go_on)
+    assert raised.value.how == end
+    assert raised.value.lines[-1] == "terminate called: no such symbol"
+
+
+def test_a_load_that_hangs_is_ended(model_of: Callable[..., Model], tmp_path: Path) -> None:
+    with pytest.raises(LoadFailed, match="was ended: it took longer than nine tenths of the time that a job may take"):
+        try_load(model_of("hang", timeout_s=10), go_on)
+    assert_gone(tmp_path, "hang")
+
+
+def test_a_load_that_raises_is_left_to_the_worker_which_reports_it(model_of: Callable[..., Model]) -> None:
+    assert not try_load(model_of("raise"), go_on)
+    assert try_load(model_of("well"), go_on)
+
+
+def test_an_interruption_ends_the_process_of_a_load(model_of: Callable[..., Model], tmp_path: Path) -> None:
+    model = model_of("hang")
+
+    def check() -> None:
+        if tries(tmp_path, "hang"):
+            raise Canceled
+
+    with pytest.raises(Canceled):
+        try_load(model, check)
+    assert_gone(tmp_path, "hang")
+
+
+def test_the_process_of_a_load_ends_with_its_worker(model_of: Callable[..., Model], tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    file.write_text(model_of("hang").model_dump_json())
+    code = (
+        "import pathlib, sys; from penstock.models import Model; from penstock.workers.trial import try_load; "
+        "try_load(Model.model_validate_json(pathlib.Path(sys.argv[1]).read_text()), lambda: None)"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code, str(file)])
+    try:
+        wait_for(lambda: tries(tmp_path, "hang") == 1, "the load does not begin")
+    finally:
+        worker.send_signal(signal.SIGKILL)
+        worker.wait(10)
+    wait_for(lambda: not alive(tmp_path, "hang"), "the process outlives its worker")
+
+
+def test_a_load_that_ended_well_is_tried_once_for_all_workers(
+    model_of: Callable[..., Model], machine: Callable[..., Machine], tmp_path: Path
+) -> None:
+    model = model_of("well")
+    machine(model).loads.load(model, go_on).close()
+    assert tries(tmp_path, "well") == 2  # in a process of its own, and here
+    machine(model, "there").loads.load(model, go_on).close()
+    assert tries(tmp_path, "well") == 3
+    changed = model.model_copy(update={"revision": "2"})
+    machine(changed, "there").loads.load(changed, go_on).close()
+    assert tries(tmp_path, "well") == 5
+
+
+def test_workers_of_a_machine_that_load_at_once_try_once(
+    model_of: Callable[..., Model], machine: Callable[..., Machine], tmp_path: Path
+) -> None:
+    model = model_of("well")
+    workers = [machine(model) for _ in range(2)]
+    threads = [threading.Thread(target=worker.loads.load, args=(model, go_on)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tries(tmp_path, "well") == 3  # one in a process of its own, two here
+
+
+def test_a_failed_load_waits_on_its_machine_and_others_try(
+    model_of: Callable[..., Model], machine: Callable[..., Machine], store: JobStore, tmp_path: Path
+) -> None:
+    model = model_of("abort")
+    here, there = machine(model), machine(model, "there")
+    with pytest.raises(LoadFailed):
+        here.loads.load(model, go_on)
+    assert model.name not in here.served.claimable()
+    [entry] = here.served.entries()
+    assert (entry.ready, entry.problem, entry.note) == (False, None, "its load was ended by SIGABRT")
+
+    with pytest.raises(LoadFailed, match="SIGABRT"):
+        here.loads.load(model, go_on)
+    assert tries(tmp_path, "abort") == 1  # it waits
+    there.loads.look()
+    assert there.served.failing(model.name) is None
+    with pytest.raises(LoadFailed):
+        there.loads.load(model, go_on)
+    assert tries(tmp_path, "abort") == 2
+    assert [(one.machine, one.count) for one in store.run(stored.load_failures())] == [("here", 1), ("there", 1)]
+
+
+def test_the_wait_doubles_up_to_a_limit(store: JobStore) -> None:
+    fail = stored.load_failed("m", "here", record="1", how="was ended by SIGABRT", lines=("a", "b"))
+    assert [store.run(fail) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
+    [found] = store.run(stored.load_failures())
+    assert (found.count, found.how, found.lines) == (7, "was ended by SIGABRT", ("a", "b"))
+    assert 0 < found.wait_s <= 60
+    other = stored.load_failed("m", "there", record="2", how="was ended by SIGABRT", lines=())
+    assert store.run(other) == 2  # another record: what was known of the first is forgotten
+    assert [one.machine for one in store.run(stored.load_failures())] == ["there"]
+    assert store.run(stored.load_succeeded("m", "there"))
+    assert store.run(stored.load_failures()) == ()
+
+
+def test_after_three_machines_no_further_one_tries_until_an_operator_says_so(
+    model_of: Callable[..., Model], machine: Callable[..., Machine], store: JobStore, tmp_path: Path
+) -> None:
+    model = model_of("abort")
+    for name in ("a", "b", "c"):
+        with pytest.raises(LoadFailed):
+            machine(model, name).loads.load(model, go_on)
+    assert tries(tmp_path, "abort") == 3
+
+    fourth = machine(model, "d")
+    fourth.loads.look()
+    assert model.name in fourth.served.claimable()  # its jobs fail at once
+    [entry] = fourth.served.entries()
+    assert entry.note == "its load was ended by SIGABRT on 3 machines"
+    with pytest.raises(ModelUnavailable, match="SIGABRT") as raised:
+        fourth.loads.load(model, go_on)
+    assert not raised.value.retryable
+    assert tries(tmp_path, "abort") == 3
+
+    assert store.run(stored.retry(model.name)) == 3
+    assert [again.name for again in fourth.loads.look()] == [model.name]
+    (tmp_path / "abort.healed").touch()
+    fourth.loads.load(model, go_on).close()
+    assert fourth.served.failing(model.name) is None
+
+
+def test_a_load_that_succeeds_later_makes_its_model_ready(
+    model_of: Callable[..., Model], machine: Callable[..., Machine], store: JobStore, tmp_path: Path
+) -> None:
+    model = model_of("abort")
+    here = machine(model)
+    with pytest.raises(LoadFailed):
+        here.loads.load(model, go_on)
+    wait_for(lambda: here.loads.look() or model.name in here.served.claimable(), "the wait does not end")
+    (tmp_path / "abort.healed").touch()
+    here.loads.load(model, go_on).close()
+    assert here.served.ready() == {model.name}
+    assert store.run(stored.load_failures()) == ()
+
+
+def test_the_digest_of_a_record_is_the_same_for_another_place_of_its_files(
+    model_of: Callable[..., Model], tmp_path: Path
+) -> None:
+    model = model_of("well")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_bytes(b"1234")
+    first, second = (model.model_copy(update={"source": str(tmp_path / name)}) for name in ("a", "b"))
+    assert record_of(first) == record_of(second)
+    (tmp_path / "b" / "weights").write_bytes(b"12345")
+    assert record_of(first) != record_of(second)
+
+
+def alive(tmp_path: Path, how: str) -> bool:
+    pids = [int(line) for line in (tmp_path / f"{how}.tries").read_text().splitlines()]
+    return any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def assert_gone(tmp_path: Path, how: str) -> None:
+    assert tries(tmp_path, how) == 1
+    assert not alive(tmp_path, how)
