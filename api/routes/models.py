@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from fastapi import APIRouter
 
@@ -51,15 +50,8 @@ async def _views(api: Services, entries: Sequence[CatalogueEntry], caller: Princ
         ModelView.model_validate(
             {
                 **{name: getattr(entry, name) for name in CatalogueEntry.model_fields},
-                "load_failures": [_failure(one) for one in found if one.model == entry.name],
+                "load_failures": [LoadFailureView.model_validate(one) for one in found if one.model == entry.name],
             }
         )
         for entry in entries
     ]
-
-
-def _failure(found: loads.LoadFailure) -> LoadFailureView:
-    return LoadFailureView(
-        machine=found.machine, reason=found.how, lines=list(found.lines), failures=found.count,
-        at=datetime.fromtimestamp(found.at_s, UTC), next_try_seconds=round(found.wait_s, 3),
-    )  # fmt: skip

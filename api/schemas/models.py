@@ -12,14 +12,16 @@ class LoadFailureView(Outgoing):
     """The latest load of a model on a machine, which ended its process."""
 
     machine: str
-    reason: str = Field(description="The end of the load, such as `was ended by SIGABRT`.")
+    reason: str = Field(validation_alias="how", description="The end of the load, such as `was ended by SIGABRT`.")
     #: The last lines that the load wrote.
     lines: list[str]
     #: Failed loads in a row.
-    failures: int
+    failures: int = Field(validation_alias="count")
     #: Time of the failure.
-    at: Time
-    next_try_seconds: float = Field(description="Seconds until the machine may try again; 0 if the next job tries.")
+    at: Time = Field(validation_alias="at_s")
+    next_try_seconds: float = Field(
+        validation_alias="wait_s", description="Seconds until the machine may try again; 0 if the next job tries."
+    )
 
 
 class ModelView(CatalogueEntry):

@@ -6,7 +6,8 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,18 @@ class Said:
         return Dummy({"text": "dummy"}, {})
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting(FakeRunner):
+    """A runner that holds prompts with the text `wait` until a file exists, without holding the device."""
+
+    gate: Path = Path()
+
+    def admit(self, prompt: Prompt) -> FakeState:
+        while prompt.data["bytes"].tobytes() == b"wait" and not self.gate.exists():
+            time.sleep(0.05)
+        return FakeRunner.admit(self, prompt)
+
+
 def load(model: Model) -> Runner:
     """End the process as the model's options say, unless its file `healed` exists."""
     options = model.options
@@ -90,13 +103,7 @@ def load(model: Model) -> Runner:
         tries.write(f"{os.getpid()}\n")
     if not Path(options["healed"]).exists():
         _die(options["how"])
-
-    def on_step(states: Sequence[FakeState]) -> None:
-        if b"wait" in states[0].prompt.data["bytes"].tobytes():
-            while not Path(options["gate"]).exists():
-                time.sleep(0.05)
-
-    return FakeRunner(model.max_batch, on_step=on_step)
+    return Waiting(model.max_batch, gate=Path(options["gate"]))
 
 
 def _die(how: str) -> None:
