@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
-from penstock.catalogue.records import read_catalogue
-from penstock.errors import Canceled, LoadFailed, ModelUnavailable
+from penstock.errors import LoadFailed, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.registry import unusable
 from penstock.storage.redis import loads as stored
@@ -22,34 +16,10 @@ from penstock.storage.redis.records import JobStore
 from penstock.workers.engine.runners import Runners
 from penstock.workers.loads import Loads, record_of
 from penstock.workers.served_models import ServedModels
-from penstock.workers.trial import try_load
-from tests.support.deadly_runner import DEADLY, install, record
+from tests.support.deadly_runner import DEADLY, go_on, tries
 from tests.support.polling import wait_for
 
 pytestmark = pytest.mark.breadth
-
-
-def go_on() -> None:
-    """Check nothing."""
-
-
-@pytest.fixture
-def model_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
-    """Return a function that gives a model whose load ends as its name says."""
-    for name, value in install(tmp_path / "site").items():
-        monkeypatch.setenv(name, value)
-
-    def make(how: str, **fields: Any) -> Model:
-        file = tmp_path / f"{how}.toml"
-        file.write_text(record(how, how, tmp_path, **fields))
-        return read_catalogue(file)[how]
-
-    return make
-
-
-def tries(tmp_path: Path, how: str) -> int:
-    file = tmp_path / f"{how}.tries"
-    return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 class Machine:
@@ -65,63 +35,6 @@ class Machine:
 def machine(store: JobStore, tmp_path: Path) -> Callable[..., Machine]:
     """Return a function that gives a worker of a model on a machine."""
     return lambda model, name="here": Machine(store, tmp_path, model, name)
-
-
-@pytest.mark.parametrize(
-    ("how", "end"),
-    [
-        ("abort", "was ended by SIGABRT"),
-        ("segfault", "was ended by SIGSEGV"),
-        ("exit", "ended with the exit status 0"),
-        ("oom", "was ended by SIGKILL, as when memory runs out"),
-    ],
-)
-def test_a_load_that_ends_its_process_is_told_with_its_last_lines(
-    model_of: Callable[..., Model], how: str, end: str
-) -> None:
-    with pytest.raises(LoadFailed, match=f"its load {end}; its last lines: the library is about to fail") as raised:
-        try_load(model_of(how), go_on)
-    assert raised.value.how == end
-    assert raised.value.lines[-1] == "terminate called: no such symbol"
-
-
-def test_a_load_that_hangs_is_ended(model_of: Callable[..., Model], tmp_path: Path) -> None:
-    with pytest.raises(LoadFailed, match="was ended: it took longer than nine tenths of the time that a job may take"):
-        try_load(model_of("hang", timeout_s=10), go_on)
-    assert_gone(tmp_path, "hang")
-
-
-def test_a_load_that_raises_is_left_to_the_worker_which_reports_it(model_of: Callable[..., Model]) -> None:
-    assert not try_load(model_of("raise"), go_on)
-    assert try_load(model_of("well"), go_on)
-
-
-def test_an_interruption_ends_the_process_of_a_load(model_of: Callable[..., Model], tmp_path: Path) -> None:
-    model = model_of("hang")
-
-    def check() -> None:
-        if tries(tmp_path, "hang"):
-            raise Canceled
-
-    with pytest.raises(Canceled):
-        try_load(model, check)
-    assert_gone(tmp_path, "hang")
-
-
-def test_the_process_of_a_load_ends_with_its_worker(model_of: Callable[..., Model], tmp_path: Path) -> None:
-    file = tmp_path / "model.json"
-    file.write_text(model_of("hang").model_dump_json())
-    code = (
-        "import pathlib, sys; from penstock.models import Model; from penstock.workers.trial import try_load; "
-        "try_load(Model.model_validate_json(pathlib.Path(sys.argv[1]).read_text()), lambda: None)"
-    )
-    worker = subprocess.Popen([sys.executable, "-c", code, str(file)])
-    try:
-        wait_for(lambda: tries(tmp_path, "hang") == 1, "the load does not begin")
-    finally:
-        worker.send_signal(signal.SIGKILL)
-        worker.wait(10)
-    wait_for(lambda: not alive(tmp_path, "hang"), "the process outlives its worker")
 
 
 def test_a_load_that_ended_well_is_tried_once_for_all_workers(
@@ -236,13 +149,3 @@ def test_the_digest_of_a_record_is_the_same_for_another_place_of_its_files(
     assert record_of(first) == record_of(second)
     (tmp_path / "b" / "weights").write_bytes(b"12345")
     assert record_of(first) != record_of(second)
-
-
-def alive(tmp_path: Path, how: str) -> bool:
-    pids = [int(line) for line in (tmp_path / f"{how}.tries").read_text().splitlines()]
-    return any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
-
-
-def assert_gone(tmp_path: Path, how: str) -> None:
-    assert tries(tmp_path, how) == 1
-    assert not alive(tmp_path, how)
