@@ -148,9 +148,9 @@ class Loads:
             return
         own = next((each for each in found if each.machine == self._machine), found[0])
         if len(found) >= MANY_MACHINES:
-            raise ModelUnavailable(f"{LoadFailed(model.name, own.how, own.lines).detail} (on {len(found)} machines)")
+            raise ModelUnavailable(f"{LoadFailed.of(model.name, own.how, own.lines).detail} (on {len(found)} machines)")
         if not now.claimable:
-            raise LoadFailed(model.name, own.how, own.lines)
+            raise LoadFailed.of(model.name, own.how, own.lines)
 
     def _failures(self, model: Model, record: str) -> list[LoadFailure]:
         found = self._store.run(loads.load_failures())

@@ -64,7 +64,7 @@ def try_load(model: Model, check: Check) -> bool:
     tried_s = round(time.monotonic() - begun, 3)
     log.info("model.tried", model=model.name, answer=trial.answer.decode() or how, tried_s=tried_s)
     if trial.answer not in (_PASSED, _RAISED):
-        raise LoadFailed(model.name, how, tuple(trial.lines))
+        raise LoadFailed.of(model.name, how, tuple(trial.lines))
     return trial.answer == _PASSED
 
 

@@ -367,13 +367,18 @@ class ModelUnavailable(ServiceError, code="model_unavailable", retryable=False):
 class LoadFailed(ModelUnavailable, code="model_load_failed", retryable=True):
     """The model's load ended its process."""
 
-    def __init__(self, model: str, how: str, lines: Sequence[str] = ()) -> None:
-        #: The end of the load: "was ended by SIGABRT".
-        self.how = how
-        #: The last lines that the load wrote.
-        self.lines = tuple(lines)
+    #: The end of the load: "was ended by SIGABRT".
+    how: str = ""
+    #: The last lines that the load wrote.
+    lines: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: str, how: str, lines: Sequence[str] = ()) -> LoadFailed:
+        """Return the error of a model's load that ended in this way, with its last lines."""
         last = f"; its last lines: {' | '.join(lines)}" if lines else ""
-        super().__init__(f"model {model!r} could not be loaded: its load {how}{last}")
+        error = cls(f"model {model!r} could not be loaded: its load {how}{last}")
+        error.how, error.lines = how, tuple(lines)
+        return error
 
 
 class ModelServerFailed(ServiceError, code="model_server_failed"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.errors import LoadFailed, ModelUnavailable
 from penstock.models import Model
 from penstock.processors.registry import unusable
+from penstock.storage.redis import catalogues, queues
 from penstock.storage.redis import loads as stored
 from penstock.storage.redis.records import JobStore
 from penstock.workers.engine.runners import Runners
@@ -18,6 +20,7 @@ from penstock.workers.loads import Loads, record_of
 from penstock.workers.served_models import ServedModels
 from tests.support.deadly_runner import DEADLY, go_on, tries
 from tests.support.polling import wait_for
+from tests.support.service import ECHO, Service, assert_problem
 
 pytestmark = pytest.mark.breadth
 
@@ -149,3 +152,29 @@ def test_the_digest_of_a_record_is_the_same_for_another_place_of_its_files(
     assert record_of(first) == record_of(second)
     (tmp_path / "b" / "weights").write_bytes(b"12345")
     assert record_of(first) != record_of(second)
+
+
+async def test_clients_are_told_of_failed_loads_and_after_three_machines_refused(service: Service) -> None:
+    unready = ECHO.model_copy(update={"ready": False})
+    await service.jobs.run(catalogues.publish([unready], worker="w", queues=["default"], alive_s=600))
+    await service.jobs.run(queues.seen("default", "w", 1, alive_s=600))
+
+    async def fail(machine: str) -> dict[str, Any]:
+        lines, how = ("no such symbol",), "was ended by SIGABRT"
+        await service.jobs.run(stored.load_failed("echo", machine, record="1", how=how, lines=lines))
+        answer = (await service.http.get("/v1/models/echo")).json()
+        assert answer["load_failures"][0]["lines"] == ["no such symbol"]
+        return dict(answer)
+
+    first = await fail("a")
+    assert (first["note"], first["problem"]) == ("its load was ended by SIGABRT", None)
+    job = await service.submit()
+    assert job["model_problem"] == "its load was ended by SIGABRT"
+    assert (await fail("b"))["note"] == "its load was ended by SIGABRT on 2 machines"
+    third = await fail("c")
+    assert third["problem"] == "its load was ended by SIGABRT on 3 machines"
+    refused = await service.http.post("/v1/jobs", json={"model": "echo", "input": {"text": "hello"}})
+    assert third["problem"] in assert_problem(refused, 503, "model_unavailable")["detail"]
+
+    assert await service.jobs.run(stored.retry("echo")) == 3
+    assert (await service.submit())["model_problem"] is None

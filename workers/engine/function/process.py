@@ -149,7 +149,7 @@ class ModelProcess:
                 how, lines = self.end().partition("; its last lines: ")[0], self._lines
                 if how == _CLOSED:
                     raise ModelUnavailable(f"the process of the model {self._model!r} {how}") from None
-                raise LoadFailed(self._model, how, tuple(lines)) from None
+                raise LoadFailed.of(self._model, how, tuple(lines)) from None
             if message["kind"] == "ready":
                 return float(message["load_s"])
             if message["kind"] == "lines":
