@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.storage.redis.fields import MICRO, dump, us
-from penstock.storage.redis.scripts import Command, query
+from penstock.storage.redis.scripts import Arg, Command, query
 
 #: Seconds until a machine tries a model again after its first failed load, and at most; the time doubles in between.
 FIRST_S, MOST_S = 2.0, 60.0
@@ -39,7 +39,7 @@ class LoadFailure:
 
 def load_failed(model: str, machine: str, *, record: str, how: str, lines: tuple[str, ...]) -> Command[float]:
     """Store a failed load; return the seconds until the machine may try again."""
-    args = {
+    args: dict[str, Arg] = {
         "op": "load_failed", "model": model, "machine": machine, "record": record, "how": how, "lines": dump(lines),
         "first_us": us(FIRST_S), "most_us": us(MOST_S), "keep_us": us(KEEP_S), "many": MANY_MACHINES,
     }  # fmt: skip
