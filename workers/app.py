@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from penstock.catalogue.records import Catalogue, read_catalogue
+from penstock.catalogue.environments import Environments
+from penstock.catalogue.records import Catalogue, catalogue_of
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
 from penstock.models import Model
@@ -227,7 +228,7 @@ def open_worker(
             awaited=lambda: store.run(catalogues.awaited(settings.queues)), watch=watch,
             failing=loads.failing,
         )  # fmt: skip
-        preparation.begin(read_catalogue(*settings.models) if catalogue is None else catalogue)
+        preparation.begin(catalogue_of(settings) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)
         poller = RequeuePoller(store, settings.queues, slots.notice)
         slots.start()
@@ -298,7 +299,9 @@ def localiser(settings: Settings) -> Localise:
 
     def fetched(model: Model, fetch: bool) -> Model:
         s3 = partial(open_store, settings=settings)
-        return localise(model, cache=settings.model_cache_dir, s3=s3, fetch=fetch)
+        return localise(
+            model, cache=settings.model_cache_dir, s3=s3, fetch=fetch, environments=Environments.of(settings)
+        )
 
     return fetched
 

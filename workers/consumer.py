@@ -9,7 +9,7 @@ import structlog
 from celery import Celery, bootsteps
 from celery.worker import state
 
-from penstock.catalogue.records import read_catalogue
+from penstock.catalogue.records import catalogue_of
 from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.storage.hints import TASK, TIMEOUT_S, celery_queue, celery_settings, visibility_timeout_s
@@ -85,5 +85,5 @@ def _accepts_writes(address: str) -> bool:
 
 
 def _visibility_timeout_s(settings: Settings) -> int:
-    models = read_catalogue(*settings.models).values()
+    models = catalogue_of(settings).values()
     return visibility_timeout_s(max((model.execution_timeout_s for model in models), default=0))

@@ -30,6 +30,7 @@ from penstock.processors.registry import unusable
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.workers.engine.base import Engine
 from penstock.workers.engine.runners import Runners
+from penstock.workers.engine.sources import is_remote
 from penstock.workers.processing import Processing
 from penstock.workers.retry_policy import to_penstock_error
 from penstock.workers.served_models import Failing, ServedModels
@@ -193,7 +194,7 @@ class Preparation:
 
     def _report_missing(self, model: Model, error: PenstockError, *, fetch: bool) -> None:
         """Report that a model's files are missing; those of a remote source are tried again."""
-        remote = "://" in model.source
+        remote = is_remote(model)
         if remote:
             self._later.append(model)
             self._failures[model.name] += fetch

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import structlog
 
-from penstock.catalogue.records import read_catalogue
+from penstock.catalogue.records import catalogue_of
 from penstock.config import Settings, load_settings
 from penstock.errors import PenstockError
 from penstock.storage.checks import await_durable_redis
@@ -64,7 +64,7 @@ def prepare(settings: Settings, processing: IOPool) -> None:
 
     A model that cannot be used is none of the standby's business: the worker reports it.
     """
-    models, localise = list(read_catalogue(*settings.models).values()), app.localiser(settings)
+    models, localise = list(catalogue_of(settings).values()), app.localiser(settings)
     for model in models:
         with suppress(PenstockError):
             Runners.installed().import_for(localise(model, False))

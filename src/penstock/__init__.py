@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,19 +28,21 @@ if TYPE_CHECKING:
     from penstock.functions.declaration import weights as weights
     from penstock.local.library import Engine as Engine
 
+    __version__: str
+
 #: Names that files of functions import.
 _OF_FUNCTIONS = frozenset({
     "Audio", "Boxes", "Field", "File", "Image", "InvalidInput", "Labels", "Pixels", "Progress", "Table", "Tensor",
     "Text", "Vector", "Video", "codec", "model", "weights",
 })  # fmt: skip
 
-__version__ = version("penstock")
-
 
 def __getattr__(name: str) -> object:
     """Import what is asked for: `Engine` brings what processors and models need, functions nothing."""
     if name in _OF_FUNCTIONS:
         return getattr(import_module("penstock.functions.declaration"), name)
+    if name == "__version__":  # in an environment of a model it is not installed
+        return import_module("importlib.metadata").version("penstock")
     if name == "Engine":
         return import_module("penstock.local.library").Engine
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -59,6 +59,10 @@ class Settings(BaseSettings):
     models: tuple[Path, ...] = ()
     #: Folder for models fetched from the hub and from S3; None = `~/.cache/penstock/models`.
     model_cache: Path | None = None
+    #: A `uv.toml` with the indexes, find-links and so on by which environments of models are built; None = uv's own.
+    uv_config: Path | None = None
+    #: Bytes of built environments on this machine beyond which the least recently used ones are removed.
+    environments_bytes: int = Field(default=50 << 30, ge=0)
 
     #: Address on which the API listens.
     host: str = "127.0.0.1"

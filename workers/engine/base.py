@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from penstock.catalogue.environments import Environments
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.io_signature import Offers
@@ -168,6 +169,10 @@ class RunnerSpec:
     #: True: a load cannot end the worker, because another process loads the model, or nothing is loaded. Models of
     #: other runners are first loaded in a process of their own.
     loads_safely: bool = False
+    #: True for a model whose record lacks what only its environment says, which is not built.
+    is_incomplete: Callable[[Model], bool] = lambda _model: False
+    #: Returns such a model's whole record; builds its environment if the argument is True. Raises `ModelUnavailable`.
+    completed: Callable[[Model, Environments, bool], Model] = lambda model, _environments, _build: model
     #: The values that prompts and outputs have, by kind of model: a model serves a processor whose signatures fit one
     #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
     io_signatures: Offers | None = None

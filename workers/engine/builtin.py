@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from penstock.catalogue.functions import is_unbuilt, with_signature
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
@@ -243,8 +244,13 @@ def _of_torch(model: Model) -> Offers | None:
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
 FAKE = RunnerSpec(_load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake)
 FUNCTION = _spec(
-    _function, expected_bytes=lambda _model: 0, loads_safely=True, io_signatures={"function": (_CALL,)}
-)  # fmt: skip
+    _function,
+    expected_bytes=lambda _model: 0,
+    loads_safely=True,
+    io_signatures={"function": (_CALL,)},
+    is_incomplete=is_unbuilt,
+    completed=with_signature,
+)
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,

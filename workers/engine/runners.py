@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import structlog
 
+from penstock.catalogue.environments import Environments
 from penstock.errors import ModelUnavailable, PenstockError
 from penstock.models import Model
 from penstock.processors.io_signature import Offers
@@ -87,6 +88,17 @@ class Runners:
         found = self.specs.get(name)
         dist = found.dist if isinstance(found, EntryPoint) else None
         return "" if dist is None else f"{dist.name} {dist.version}"
+
+    def is_incomplete(self, model: Model) -> bool:
+        """Return True for a model whose environment is not built; False for an unknown or broken runner, too."""
+        try:
+            return self._spec(model.runner).is_incomplete(model)
+        except ModelUnavailable:  # the check reports it
+            return False
+
+    def completed(self, model: Model, environments: Environments, *, build: bool) -> Model:
+        """Return a model with all that its environment says of it; raise `ModelUnavailable` if that is not built."""
+        return self._spec(model.runner).completed(model, environments, build) if self.is_incomplete(model) else model
 
     def expected_bytes(self, model: Model) -> int:
         """Return the bytes of memory that a model is expected to take; 0 if unknown: loading reports the reason."""

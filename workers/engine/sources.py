@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.catalogue.environments import Environments
 from penstock.errors import ModelUnavailable, ObjectNotFound
 from penstock.models import Model, on_hub
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
@@ -32,12 +33,13 @@ _ENOUGH_TO_TELL_APART = 16
 
 
 def localise(
-    model: Model, *, cache: Path, s3: OpenStore | None = None, hub: str | None = None, fetch: bool = True
-) -> Model:
+    model: Model, *, cache: Path, s3: OpenStore | None = None, hub: str | None = None, fetch: bool = True,
+    environments: Environments | None = None,
+) -> Model:  # fmt: skip
     """Return the model with a local file or directory as `source`, fetched into `cache` if it is not local.
 
-    A revision is fetched once, and nothing is fetched without `fetch`. `hub` is the address of a mirror of the Hugging
-    Face hub. A model that a server computes stays as it is. All hashes of the record are checked. Raises
+    A revision is fetched once, an environment built once, and nothing without `fetch`. `hub` is the address of a mirror
+    of the Hugging Face hub. A model that a server computes stays as it is. All hashes of the record are checked. Raises
     `ModelUnavailable` with the remedy, or `ObjectStoreUnavailable` where trying again may help.
     """
     if Runners.installed().is_served(model):
@@ -52,7 +54,12 @@ def localise(
     # The local path says nothing to users; the address at which the weights are published does.
     local = model.model_copy(update={"source": str(path), "weights_url": model.published_at})
     verify(local)
-    return local
+    return Runners.installed().completed(local, environments or Environments.here(), build=fetch)
+
+
+def is_remote(model: Model) -> bool:
+    """Return True for a model whose files are fetched, or whose environment is built, before it can be used."""
+    return "://" in model.source or Runners.installed().is_incomplete(model)
 
 
 def verify(model: Model) -> None:

@@ -10,14 +10,18 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from penstock.catalogue.environments import Environments
 from penstock.catalogue.functions import function_records
 from penstock.errors import ConfigError
 from penstock.json_body import wrong_fields
 from penstock.models import Model
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
 
 #: Placeholders for missing or invalid required fields of a record.
 _MADE_UP = {"runner": "none", "processor": "none", "source": "", "revision": ""}
@@ -69,20 +73,26 @@ class Catalogue(Mapping[str, Model]):
         return len(self.models)
 
 
-def read_catalogue(*paths: Path) -> Catalogue:
+def catalogue_of(settings: Settings, *more: Path) -> Catalogue:
+    """Read the catalogue of a service's settings, and then further files; raise `ConfigError`."""
+    return read_catalogue(*settings.models, *more, environments=Environments.of(settings))
+
+
+def read_catalogue(*paths: Path, environments: Environments | None = None) -> Catalogue:
     """Read the shipped catalogue and then the given files; a later record replaces an earlier one of the same name.
 
-    `package:MODULE/FILE` is a file inside an installed package.
-    A relative path as `source` starts at its catalogue's folder. A Python file has a record for each of its models
-    (`functions.py`). An invalid record, or one that claims another model's alias, is listed in `wrong`. Raises
-    `ConfigError` for a file that cannot be read or is not TOML, or for a record with an invalid name.
+    `package:MODULE/FILE` is a file inside an installed package. A relative path as `source` starts at its catalogue's
+    folder. A Python file has a record for each of its models (`functions.py`); its environment is looked for in
+    `environments`, by default in those of the default settings. An invalid record, or one that claims another model's
+    alias, is listed in `wrong`. Raises `ConfigError` for a file that cannot be read or is not TOML, or for a record
+    with an invalid name.
     """
     records: dict[str, _Read] = {}
     shipped = files("penstock") / "catalogue" / "models.toml"
     for read in _parse("the shipped catalogue", shipped.read_text()):
         records[read.name] = read
     for path in map(_located, paths):
-        for read in _python(path) if path.suffix == ".py" else _parse(str(path), _text(path)):
+        for read in _python(path, environments) if path.suffix == ".py" else _parse(str(path), _text(path)):
             records.pop(read.name, None)  # keeps the order: names that are read later come later
             records[read.name] = read.in_folder(path.parent)
     found = _without_clashes(records.values())
@@ -140,8 +150,8 @@ def _text(path: Path) -> str:
         raise ConfigError(f"the catalogue {path} is not UTF-8") from error
 
 
-def _python(path: Path) -> Iterator[_Read]:
-    for model in function_records(path):
+def _python(path: Path, environments: Environments | None) -> Iterator[_Read]:
+    for model in function_records(path, environments):
         yield _Read(f"{path}: {model.name!r}", model)
 
 

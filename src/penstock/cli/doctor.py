@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence, Set
 from http import HTTPStatus
 from typing import TypeVar
 
-from penstock.catalogue.records import read_catalogue
+from penstock.catalogue.records import catalogue_of
+from penstock.cli import environments
 from penstock.cli.variables import unread_variables
 from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue, Worker
 from penstock.config import Settings
@@ -75,6 +76,7 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     yield from _browser_access(settings)
     yield from _disks(settings)
     yield _catalogue(settings)
+    yield from environments.findings(settings)
     store_address = None if found is None else address
     stored = _stored(settings)
     if stored is not None:
@@ -188,7 +190,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 def _catalogue(settings: Settings) -> Finding:
     """Read the records that a worker with these settings would read."""
     try:
-        found = read_catalogue(*settings.models)
+        found = catalogue_of(settings)
     except ConfigError as error:
         return Finding("catalogue", ok=False, detail=error.detail, remedy="correct the file, or correct `models`")
     detail = "; ".join(wrong.problem for wrong in found.wrong.values()) or ", ".join(sorted(found)) or "no models"
@@ -305,7 +307,7 @@ def _worker(queue: Queue, devices: Sequence[str] = (), *, served: bool, pooled: 
 def _hints(settings: Settings, models: Sequence[ModelInfo]) -> Iterator[Finding]:
     """Compare the visibility timeout of workers with these settings with the longest execution timeout of a model."""
     try:
-        found = read_catalogue(*settings.models)
+        found = catalogue_of(settings)
     except ConfigError:  # reported by `_catalogue`
         return
     known = {name: float(model.execution_timeout_s) for name, model in found.items()}

@@ -1,4 +1,4 @@
-"""`penstock models`: list, check, add, fetch, pin, tune, export, publish, promote and retry models."""
+"""`penstock models`: list, check, add, fetch, build, pin, tune, export, publish, promote and retry models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli.display import err, out, print_json, show_rows, table
+from penstock.cli.environments import build
 from penstock.cli.failures import problem
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Owner, Url, connect
 from penstock.cli.promotion import promote
@@ -39,10 +40,11 @@ class _ListByDefault(TyperGroup):
 
 models_app = typer.Typer(
     cls=_ListByDefault,
-    help="The models: list, check, add, fetch, pin, tune, export, publish, promote and retry them.",
+    help="The models: list, check, add, fetch, build, pin, tune, export, publish, promote and retry them.",
     epilog=EPILOG,
 )
 
+models_app.command(epilog=EPILOG)(build)
 models_app.command(epilog=EPILOG)(tune)
 models_app.command(epilog=EPILOG)(promote)
 
@@ -236,11 +238,11 @@ def publish(
     Only records and processors are loaded: no weights, and no device. A worker's check counts as soon as there is one.
     Nothing is published unless all models can be described. Exit code 1 otherwise.
     """
-    from penstock.catalogue.records import read_catalogue
+    from penstock.catalogue.records import catalogue_of
     from penstock.storage.journal.stored_models import put_published
 
     settings, store = opened(data)
-    found = read_catalogue(*settings.models, *(catalogue or ()))
+    found = catalogue_of(settings, *(catalogue or ()))
     entries = [_described(found, name, settings) for name in names or sorted({*found, *found.wrong})]
     if problems := [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem is not None]:
         err.print("nothing was published: " + "; ".join(problems))
@@ -332,11 +334,15 @@ def _described(found: Catalogue, name: str, settings: Settings) -> CatalogueEntr
 
 def _with_files(record: Model, settings: Settings) -> Model:
     """Return the model with a local path as source if its files are on this machine, unchanged otherwise."""
+    from penstock.catalogue.environments import Environments
     from penstock.storage.objects.opening import open_store
     from penstock.workers.engine.sources import localise
 
     try:
-        return localise(record, cache=settings.model_cache_dir, s3=lambda url: open_store(url, settings), fetch=False)
+        return localise(
+            record, cache=settings.model_cache_dir, s3=lambda url: open_store(url, settings), fetch=False,
+            environments=Environments.of(settings),
+        )  # fmt: skip
     except (ModelUnavailable, ObjectStoreUnavailable):
         return record
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.display import err, out, print_json, show_notes
+from penstock.cli.environments import built_records
 from penstock.cli.failures import problem
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
 from penstock.cli.params import assign_texts, means_texts, parse_params, take_options
@@ -108,9 +109,7 @@ def of_file(model: str, catalogue: list[Path]) -> tuple[str, list[Path]]:
         file, name = model, ""
     if not file.endswith(".py"):
         return model, catalogue
-    from penstock.catalogue.functions import function_records
-
-    names = [record.name for record in function_records(Path(file))]
+    names = [record.name for record in built_records(Path(file))]
     if not name and len(names) > 1:
         raise UsageProblem(f"{file} has several models: name one, e.g. {file}:{names[0]} ({', '.join(names)})")
     return name.lower() or names[0], [*catalogue, Path(file)]

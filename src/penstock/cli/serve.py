@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.display import err, out
+from penstock.cli.environments import built_records
 from penstock.cli.options import INTERRUPTED, Data
 from penstock.cli.processes import Supervisor
 
@@ -60,18 +61,14 @@ def serve(
 
 def _slots(files: Iterable[Path]) -> int:
     """Return the jobs at a time that fill the largest call of the files' models."""
-    from penstock.catalogue.functions import function_records
-
-    return min(_MOST_SLOTS, max(model.max_batch for file in files for model in function_records(file)) + 1)
+    return min(_MOST_SLOTS, max(model.max_batch for file in files for model in built_records(file)) + 1)
 
 
 def _show_lines(address: str, files: Iterable[Path]) -> None:
     """Print for each model how it is called."""
-    from penstock.catalogue.functions import function_records
-
     at = "" if address == "http://127.0.0.1:8080" else f" --url {address}"
     for file in files:
-        for model in function_records(file):
+        for model in built_records(file):
             schema = model.options["signature"]["schema"]
             document = _example(schema, schema)
             words = " ".join(_word(name, value, schema["properties"][name]) for name, value in document.items())

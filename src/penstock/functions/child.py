@@ -1,7 +1,7 @@
 """The process of a model: imports its file, loads it, and answers calls until the worker ends it.
 
-    python -P -m penstock.functions.child DESCRIPTOR        (the socket to the worker, which sends `init` first)
-    python -P -m penstock.functions.child --describe FILE   (prints the signatures of its models as JSON)
+    python -P boot.py penstock.functions.child DESCRIPTOR       (the socket to the worker, which sends `init` first)
+    python -P boot.py penstock.functions.child --describe FILE  (prints the signatures of its models as JSON)
 
 Messages of the worker: `init`, `call` (one job's arguments, or the items of several), `cancel`, `close`. Answers:
 `ready` or `failed`; then for each call `line`, `progress` and `text`, and at the end `done` or `error`.
@@ -301,6 +301,20 @@ def _named(found: list[Signature], attribute: str, path: Path) -> Signature:
     raise Unservable(f"{path.name} has no model {attribute!r} any more")
 
 
+def _readable(path: Path) -> list[Signature]:
+    """Return the signatures of a file; raise `Unservable`, also for a type that needs a package that is missing."""
+    found = signatures(import_file(path))
+    for one in found:
+        for name, kind in (*one.parameters.items(), *one.answers.items()):
+            if missing := values.missing_packages(kind):
+                where = f"`{name}`" if name else "the answer"
+                raise Unservable(
+                    f"{path.name}: {one.attribute}: {where} needs {' and '.join(missing)}, which this environment "
+                    "lacks: add it to `dependencies`"
+                )
+    return found
+
+
 def _listen(wire: Wire, calls: queue.SimpleQueue[dict[str, Any]], process: Process) -> None:
     try:
         while True:
@@ -349,7 +363,7 @@ def describe(path: Path) -> int:
     """Print the signatures of a file's models as one line of JSON, or what is wrong with it; return an exit status."""
     printed, sys.stdout = sys.stdout, sys.stderr
     try:
-        found = [one.to_json() for one in signatures(import_file(path))]
+        found = [one.to_json() for one in _readable(path)]
     except Unservable as error:
         sys.stderr.write(f"{error}\n")
         return 1

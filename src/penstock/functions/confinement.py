@@ -36,6 +36,15 @@ def environment(*, network: bool = False, secrets: Iterable[str] = ()) -> dict[s
     return {**found, "PYTHONUNBUFFERED": "1"}
 
 
+def environment_of(python: Path, *, network: bool = False, secrets: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment of a process that an interpreter runs: for another one, without paths of this one."""
+    found = environment(network=network, secrets=secrets)
+    if python != Path(sys.executable):
+        for name in ("PYTHONPATH", "VIRTUAL_ENV"):
+            found.pop(name, None)
+    return found
+
+
 def end_with(parent: int) -> None:
     """Have the kernel kill this process when the worker ends; exit at once if it has ended already."""
     if sys.platform == "linux":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -199,9 +200,17 @@ def codec(kind: type, *, suffix: str = ".bin", media_type: str = "application/oc
     return register
 
 
-def weights(name: str) -> Path:
-    """Return the path of a file that lies beside the caller's file; raise `FileNotFoundError`."""
+def weights(name: str, *, sha256: str | None = None) -> Path:
+    """Return the path of a file that lies beside the caller's file; raise `FileNotFoundError`.
+
+    With `sha256`, raise `ValueError` for a file with another digest.
+    """
     path = Path(sys._getframe(1).f_code.co_filename).parent / name
     if not path.exists():
         raise FileNotFoundError(f"there is no {name!r} beside the model's file: {path}")
+    if sha256 is not None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256.lower():
+            raise ValueError(f"{name!r} is not the file that was pinned: its sha256 is {found}")
     return path

@@ -7,6 +7,7 @@ import enum
 import math
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,21 @@ from penstock.functions.signature import Kind, build, members, said, split
 
 class WrongAnswer(Exception):
     """An answer that is not what the function's annotation says."""
+
+
+#: Packages that values of a codec need in the model's environment, by the names of their modules.
+_PACKAGES = {
+    "image": {"numpy": "numpy", "PIL": "pillow"}, "audio": {"numpy": "numpy"}, "video": {"numpy": "numpy"},
+    "tensor": {"numpy": "numpy"}, "table": {"pyarrow": "pyarrow"},
+}  # fmt: skip
+
+
+def missing_packages(kind: Kind) -> list[str]:
+    """Return the packages that values of a kind need and this environment lacks."""
+    wanted = {name: package for name, package in _PACKAGES.get(kind.codec, {}).items() if find_spec(name) is None}
+    if kind.options.get("as") == "numpy":
+        wanted.pop("PIL", None)
+    return list(wanted.values())
 
 
 def take(kind: Kind, value: Any) -> Any:

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.catalogue.records import Catalogue, WrongRecord, read_catalogue
+from penstock.catalogue.environments import Environments
+from penstock.catalogue.records import Catalogue, WrongRecord, catalogue_of
 from penstock.config import Settings
 from penstock.cores import cores
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable, UnknownModel
@@ -30,7 +31,7 @@ class Installation:
         """
         self._settings = settings
         self._processing = processing
-        self.models: Catalogue = read_catalogue(*settings.models, *map(Path, catalogue))
+        self.models: Catalogue = catalogue_of(settings, *map(Path, catalogue))
         #: Folder of fetched models.
         self.cache = settings.model_cache_dir
         self._lock = threading.Lock()
@@ -111,7 +112,11 @@ class Installation:
         return record, self._processing.entry(record)
 
     def _localise(self, record: Model, *, fetch: bool) -> Model:
-        return localise(record, cache=self.cache, s3=lambda url: open_store(url, self._settings), fetch=fetch)
+        environments = Environments.of(self._settings)
+        return localise(
+            record, cache=self.cache, s3=lambda url: open_store(url, self._settings), fetch=fetch,
+            environments=environments,
+        )  # fmt: skip
 
 
 def processing_here(settings: Settings, *, isolated: bool, log_level: str = "error") -> Processing:

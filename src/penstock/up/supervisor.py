@@ -30,7 +30,7 @@ import httpx2
 import psutil
 from pydantic import BaseModel, SecretStr
 
-from penstock.catalogue.records import read_catalogue
+from penstock.catalogue.records import catalogue_of
 from penstock.config import Settings, require_safe_access
 from penstock.errors import ConfigError, PenstockError
 from penstock.signals import POLL_EVERY_S, Signals
@@ -186,7 +186,7 @@ def check(settings: Settings) -> None:
     """Raise `ConfigError` for settings that would make one of the processes fail at every start."""
     require_safe_access(settings)
     require_own_outputs(settings.drops)
-    read_catalogue(*settings.models)
+    catalogue_of(settings)
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -281,7 +281,7 @@ def _describe(settings: Settings, devices: Sequence[str], say: Say) -> None:
     """Tell the operator the store, the access, models that cannot be used, and the devices."""
     say("store", settings.store_url)
     say("access", _access(settings))
-    for wrong in read_catalogue(*settings.models).wrong.values():
+    for wrong in catalogue_of(settings).wrong.values():
         say("models", f"{wrong.name} cannot be used: {wrong.problem}")
     if devices:
         say("devices", f"{', '.join(devices)}; one for each worker")

@@ -7,19 +7,20 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from penstock.catalogue.environments import in_use
 from penstock.errors import LoadFailed, ModelUnavailable
-from penstock.functions.confinement import environment, socket_filter
+from penstock.functions.confinement import environment_of, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
 
 #: Seconds that one send or receive may take once it has begun.
@@ -32,6 +33,7 @@ _LAST_LINES = 5
 _MOST_LOGGED, _MOST_READS = 100, 64
 #: Reason for which a process ends whose runner is closed.
 _CLOSED = "was ended while it loaded"
+_BOOT = str(files("penstock") / "functions" / "boot.py")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 log = structlog.get_logger(__name__)
@@ -40,8 +42,10 @@ log = structlog.get_logger(__name__)
 class ModelProcess:
     """A running model process, after `init` was sent."""
 
-    def __init__(self, model: str, file: Path, value: dict[str, Any], *, within_s: float, **init: Any) -> None:
-        """Start the process. `init` has its `attribute`; `value` its network and secrets.
+    def __init__(
+        self, model: str, file: Path, value: dict[str, Any], *, python: Path, within_s: float, **init: Any
+    ) -> None:  # fmt: skip
+        """Start the process in the environment of `python`. `init` has its `attribute`; `value` network and secrets.
 
         It may take `within_s` to load the model. Raises `OSError`.
         """
@@ -50,13 +54,15 @@ class ModelProcess:
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
         network, secrets = value["network"], value["secrets"]
-        env = environment(network=bool(network), secrets=secrets)
+        env = environment_of(python, network=bool(network), secrets=secrets)
+        self._held = ExitStack()
+        self._held.enter_context(in_use(python))
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "penstock.functions.child", str(theirs.fileno())],
+                [str(python), "-P", _BOOT, "penstock.functions.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 cwd=self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
@@ -132,6 +138,7 @@ class ModelProcess:
             os.close(self._pipe)
         self._pipe = -1
         self._folder.cleanup()
+        self._held.close()
         how = self.killed_for or ending(code)
         return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
 

@@ -368,8 +368,9 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
     def start() -> ModelProcess:
         try:
             return ModelProcess(
-                model.name, Path(model.source), given, within_s=signature["timeout_s"], attribute=signature["attribute"]
-            )
+                model.name, Path(model.source), given, python=Path(model.options["python"]),
+                within_s=signature["timeout_s"], attribute=signature["attribute"],
+            )  # fmt: skip
         except OSError as error:
             raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error
 

