@@ -203,7 +203,8 @@ def open_worker(
     """
     processing = processing or io_pool(settings)
     heartbeat, served = Heartbeat(store), ServedModels()
-    loads = Loads(Runners.installed(), store, served, settings.spool_dir / "loads")
+    spool, marks = settings.spool_dir / "loads", settings.model_cache_dir / "loads"
+    loads = Loads(Runners.installed(), store, served, spool, marks=marks)
     engine = BatchingEngine(
         Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers,
         load=loads.load,

@@ -55,19 +55,22 @@ class Loads:
     """Loads models for the engine, and tells the served models which of them wait. Safe to use from many threads."""
 
     def __init__(
-        self, runners: Runners, store: Runs, served: ServedModels, folder: Path, *, machine: str | None = None
-    ) -> None:
+        self, runners: Runners, store: Runs, served: ServedModels, folder: Path, *, machine: str | None = None,
+        marks: Path | None = None,
+    ) -> None:  # fmt: skip
         """`folder` is shared by the workers of this machine: one of them tries a model at a time.
 
-        `machine` is the name of this machine [its host name].
+        `machine` is the name of this machine [its host name]. In the folder `marks` the machine remembers loads that
+        ended well, also without a job store or with a new one.
         """
         self._runners = runners
         self._store = store
         self._served = served
         self._folder = folder
+        self._marks = marks
         self._machine = machine or socket.gethostname()
         self._lock = threading.Lock()
-        #: Marks of loads that ended well, also without a job store.
+        #: Marks of loads that ended well here.
         self._passed: set[str] = set()
 
     def load(self, model: Model, check: Check) -> Runner:
@@ -125,12 +128,16 @@ class Loads:
             return
         mark = self._mark(model, record)
         self._passed.add(mark)
+        if self._marks is not None:
+            with suppress(OSError):
+                self._marks.mkdir(parents=True, exist_ok=True)
+                (self._marks / mark).touch()
         with suppress(JobStoreError):
             self._store.run(loads.store_passed(model.name, device_class(model), mark))
 
     def _has_passed(self, model: Model, record: str) -> bool:
         mark = self._mark(model, record)
-        if mark in self._passed:
+        if mark in self._passed or (self._marks is not None and (self._marks / mark).exists()):
             return True
         try:
             return self._store.run(loads.passed(model.name, device_class(model))) == mark

@@ -53,6 +53,18 @@ def test_a_load_that_ended_well_is_tried_once_for_all_workers(
     assert tries(tmp_path, "well") == 5
 
 
+def test_a_machine_remembers_a_load_that_ended_well_for_a_new_job_store(
+    model_of: Callable[..., Model], store: JobStore, tmp_path: Path
+) -> None:
+    model = model_of("well")
+    for tried in (2, 3):
+        served = ServedModels()
+        loads = Loads(Runners({"deadly": DEADLY}), store, served, tmp_path / "locks", marks=tmp_path / "marks")
+        loads.load(model, go_on).close()
+        assert tries(tmp_path, "well") == tried
+        store.client.flushall()
+
+
 def test_workers_of_a_machine_that_load_at_once_try_once(
     model_of: Callable[..., Model], machine: Callable[..., Machine], tmp_path: Path
 ) -> None:
