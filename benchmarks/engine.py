@@ -20,12 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import structlog
 
-from benchmarks.measuring import machine, say
+from benchmarks.measuring import all_at_once, machine, never, say
 from benchmarks.peers.figures import percentile
 from benchmarks.scenery import record, write_scene
 from penstock.catalogue.records import read_catalogue
@@ -217,19 +216,6 @@ def echo(max_batch: int) -> Model:
     return Model(
         name="echo", title="Echo", runner="fake", processor="none", source="-", revision="1", max_batch=max_batch
     )  # fmt: skip
-
-
-def all_at_once(work: Callable[[int], Any], count: int) -> float:
-    """Return the seconds of a task in a number of concurrent threads."""
-    with ThreadPoolExecutor(count) as pool:
-        begun = time.perf_counter()
-        for done in [pool.submit(work, number) for number in range(count)]:
-            done.result()
-        return time.perf_counter() - begun
-
-
-def never() -> None:
-    """Check for cancellation that never cancels."""
 
 
 def ignore(_: str) -> None:

@@ -1,8 +1,9 @@
-"""Utilisation of a GPU compared with bare torch: `python -m benchmarks.gpu [scenes] [tiles] [images] [text]`.
+"""Utilisation of a GPU compared with bare torch: `python -m benchmarks.gpu [PART ...]`.
 
 `scenes`: with the engine and IO processes, without the queue, one and several at a time, compared with the loop of
 `bare_scene`. `tiles`: prepared prompts in memory, compared with the network alone on data that is on the device.
-`images` and `text`: jobs of one image or text each; texts token by token and in continuous batches. All networks except
+`images` and `text`: jobs of one image or text each; images inside the worker and in a process of the model's own, texts
+token by token and in continuous batches. `contexts`: the memory of a process beside its weights. All networks except
 csmask have random weights. A busy share is the part of the time between first and last step in which a step ran.
 Without a GPU, `text` runs a network of 90 million parameters on one thread of the CPU.
 """
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,8 +30,8 @@ import torch
 import transformers
 
 from benchmarks import gpu_models
-from benchmarks.engine import all_at_once, never, run_scene
-from benchmarks.measuring import in_turns, machine, say
+from benchmarks.engine import run_scene
+from benchmarks.measuring import all_at_once, in_turns, machine, median_ratio, never, say
 from benchmarks.scene import Bench, run_bare
 from benchmarks.scenery import MEAN, STD
 from penstock.catalogue.records import read_catalogue
@@ -42,13 +43,14 @@ from penstock.processors.prompt_names import PIXELS, RADIOMETRY, REDUCE, VALID
 from penstock.processors.reductions import Reduction
 from penstock.workers.engine.base import Runner, Step
 from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.memory import CONTEXT_BYTES
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.torch.program import ProgramRunner
 from penstock.workers.processing import Processing
 
 #: Concurrent scenes.
 SEVERAL = 4
-PARTS = ("scenes", "tiles", "images", "text")
+PARTS = ("scenes", "tiles", "images", "contexts", "text")
 #: Concurrent jobs of images and texts.
 IMAGE_JOBS, TEXT_JOBS = 64, (1, 8, 32)
 NEW_TOKENS, TURNS = 64, 3
@@ -67,7 +69,8 @@ def main(arguments: Sequence[str]) -> None:
     say(f"{machine()}, {device}, torch {torch.__version__}, transformers {transformers.__version__}\n")
     names = chosen.networks
     measured = {
-        "scenes": partial(scenes, names=names), "tiles": partial(tiles, names=names), "images": images, "text": text
+        "scenes": partial(scenes, names=names), "tiles": partial(tiles, names=names), "images": images,
+        "contexts": contexts, "text": text,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as folder:
         bench = Bench(Path(folder), 512 if chosen.quick else chosen.size, 0, (0, 0), 1)
@@ -173,7 +176,7 @@ def _prompts(engine: BatchingEngine, model: Model, prompt: Prompt, **how: bool) 
 
 def _bare(model: Model, tile: Any) -> float:
     """Return the seconds per tile in full batches with input and output on the device."""
-    with closing(Runners.installed().load(model)) as runner:
+    with closing(Runners.installed().load_here(model)) as runner:
         device: Any = runner.device if isinstance(runner, ProgramRunner) else getattr(runner, "_device")  # noqa: B009
         module: Any = runner.module if isinstance(runner, ProgramRunner) else getattr(runner, "_module")  # noqa: B009
         batch = torch.from_numpy(np.stack([tile] * runner.max_batch)).to(device.device)
@@ -192,18 +195,43 @@ def _bare(model: Model, tile: Any) -> float:
 
 
 def images(bench: Bench) -> Iterator[str]:
-    """Measure jobs of one prepared image each."""
-    for name in gpu_models.IMAGE_MODELS:
+    """Measure jobs of one prepared image each in turns, inside the worker and in a process of the model's own."""
+    quick = bench.size_px <= 512
+    each, batches = (1, 1) if quick else (40, 20)
+    for name in gpu_models.IMAGE_MODELS[: 1 if quick else None]:
         model = read_catalogue(bench.catalogue)[name]
         pixels = np.random.default_rng(1).normal(size=(3, 224, 224)).astype(np.float32)
-        with closing(Runners.installed().load(model)) as runner:
-            bare_s = _bare_images(runner, pixels)
-        with closing(BatchingEngine(Runners.installed())) as engine:
-            run = _prompts(engine, model, Prompt({"pixels": pixels}, cost=pixels.size), ready=True)
-            _one_by_one(run, 20)
-            rate, size = IMAGE_JOBS * 40 / _one_by_one(run, 40), engine.batch_sizes()[name]
-        what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time"
-        yield f"| {what} (last batch {size}) | {rate:.0f}/s | {1 / bare_s:.0f}/s | {rate * bare_s:.2f} of it |"
+        with ExitStack() as stack:
+            bare = stack.enter_context(closing(Runners.installed().load_here(model)))
+            measures: dict[str, Callable[[], float]] = {"bare": partial(_bare_rate, bare, pixels, batches)}
+            for own, place in ((False, "inside the worker"), (True, "in a process of its own")):
+                placed = model.model_copy(update={"own_process": own})
+                engine = stack.enter_context(closing(BatchingEngine(Runners.installed())))
+                run = _prompts(engine, placed, Prompt({"pixels": pixels}, cost=pixels.size), ready=True)
+                _one_by_one(run, 1 if quick else 20)
+                measures[place] = partial(_rate, run, each)
+            rates = in_turns(measures, 1 if quick else TURNS)
+        theirs = rates.pop("bare")
+        for place, ours in rates.items():
+            what = f"{name}, images of 224 px, {IMAGE_JOBS} jobs of one at a time, {place}"
+            ratio = median_ratio(ours, theirs)
+            yield f"| {what} | {median(ours):.0f}/s | {median(theirs):.0f}/s | {ratio:.2f} of it |"
+
+
+def contexts(bench: Bench) -> Iterator[str]:
+    """Measure the device memory that a model's process takes beside its weights."""
+    if not torch.cuda.is_available():
+        return
+    model = read_catalogue(bench.catalogue)[gpu_models.IMAGE_MODELS[0]].model_copy(update={"own_process": True})
+    free, _ = torch.cuda.mem_get_info()
+    with closing(Runners.installed().load(model)) as runner:
+        taken = free - torch.cuda.mem_get_info()[0]
+        beside = taken - (runner.memory_bytes - CONTEXT_BYTES)
+    yield f"| a model's process beside its weights | {beside / 2**20:.0f} MiB | {CONTEXT_BYTES / 2**20:.0f} MiB | |"
+
+
+def _rate(run: Callable[[int], None], each: int) -> float:
+    return IMAGE_JOBS * each / _one_by_one(run, each)
 
 
 def _one_by_one(run: Callable[[int], None], each: int) -> float:
@@ -211,8 +239,8 @@ def _one_by_one(run: Callable[[int], None], each: int) -> float:
     return all_at_once(lambda _: [run(1) for _ in range(each)], IMAGE_JOBS)
 
 
-def _bare_images(runner: Any, pixels: Any) -> float:
-    """Return the seconds per image from array in memory to scores, in full batches one after the other."""
+def _bare_rate(runner: Any, pixels: Any, batches: int) -> float:
+    """Return the images per second from array in memory to scores, in full batches one after the other."""
     batch = torch.from_numpy(np.stack([pixels] * runner.max_batch))
 
     def loop(times: int) -> float:
@@ -220,10 +248,10 @@ def _bare_images(runner: Any, pixels: Any) -> float:
         with runner.device.running():
             for _ in range(times):
                 runner.network(pixel_values=batch.to(runner.device.device)).logits.float().cpu()
-        return (time.perf_counter() - begun) / times / len(batch)
+        return times * len(batch) / (time.perf_counter() - begun)
 
-    loop(3)
-    return loop(20)
+    loop(1)
+    return loop(batches)
 
 
 def text(bench: Bench) -> Iterator[str]:

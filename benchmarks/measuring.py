@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -169,6 +170,19 @@ class Http:
                 time.sleep(0.1)
             else:
                 return connection
+
+
+def all_at_once(work: Callable[[int], Any], count: int) -> float:
+    """Return the seconds of a task in a number of concurrent threads."""
+    with ThreadPoolExecutor(count) as pool:
+        begun = time.perf_counter()
+        for done in [pool.submit(work, number) for number in range(count)]:
+            done.result()
+        return time.perf_counter() - begun
+
+
+def never() -> None:
+    """Check for cancellation that never cancels."""
 
 
 def machine() -> str:

@@ -94,6 +94,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step("fuzz", ("make", "fuzz"), 20),
     Step("demo", ("make", "demo"), 1),
+    Step("gpu-bundle", ("benchmarks/gpu_bundle.sh", "--small"), 12),
 )  # fmt: skip
 
 

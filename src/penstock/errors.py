@@ -15,8 +15,8 @@
   * ServiceError        the service's or the machine's; retried where `retryable`
     · JobStoreError: RedisUnavailable, RedisFull, RedisRefused, RedisFailed, RecordTooNew
     · ObjectStoreUnavailable, ObjectStoreFull, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
-      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, LoadFailed, ModelServerFailed, ProcessorFailed, NotReady,
-      Overloaded, WaitOver
+      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, LoadFailed, ModelServerFailed, ModelProcessEnded,
+      ProcessorFailed, NotReady, Overloaded, WaitOver
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   results of an object store
@@ -383,6 +383,10 @@ class LoadFailed(ModelUnavailable, code="model_load_failed", retryable=True):
 
 class ModelServerFailed(ServiceError, code="model_server_failed"):
     """The server that computes for the model failed or did not answer."""
+
+
+class ModelProcessEnded(ServiceError, code="model_process_ended", retryable=True):
+    """The process of the model ended while it computed."""
 
 
 class ProcessorFailed(ServiceError, code="processor_failed", retryable=False):

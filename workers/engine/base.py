@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.catalogue.environments import Environments
+from penstock.errors import PenstockError
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.io_signature import Offers
@@ -141,6 +143,42 @@ class Elsewhere(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The answers of a runner that steps elsewhere to one batch."""
+
+    #: A step of each state, in order; an error ends the run of its state alone.
+    steps: Sequence[Step | PenstockError]
+    #: Seconds that the step took.
+    seconds: float
+
+
+@runtime_checkable
+class Queues(Protocol):
+    """Further methods of a runner of one pass that steps in a process of its own, where a batch waits for the last one.
+
+    The engine begins the next batch while the process works on the last, so that the device waits for nobody.
+    """
+
+    def begin(self, states: Sequence[Any], wanted: Callable[[], bool]) -> Future[Stepped]:
+        """Step a batch after those that began before it; never wait.
+
+        The future has the errors of `step`, and `ModelProcessEnded`: then each prompt is tried alone. `wanted` returns
+        False when no job waits for the batch any more.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """A model of one pass that can run in a process of its own."""
+
+    #: Names of plain values that all prompts of a batch have in common, beside their shapes (`shapes_of`).
+    shared: tuple[str, ...] = ()
+    #: True: it does so on a GPU, unless its record says otherwise.
+    on_gpu: bool = True
+
+
 #: Loads a model's weights and returns its runner, or raises `ModelUnavailable`.
 RunnerFactory = Callable[[Model], Runner]
 
@@ -179,6 +217,9 @@ class RunnerSpec:
     #: The signatures of one model, from its options and small files and without the runner's libraries; None: those of
     #: `io_signatures`. An error counts as None: `check` and `load` report it.
     io_signatures_of: Callable[[Model], Offers | None] = lambda _model: None
+    #: The way in which a model runs in a process of its own; None: it runs inside the worker. For runners whose
+    #: `bucket` depends on shapes and plain values only, and whose prompts end after one step.
+    hosting: Callable[[Model], Hosting | None] = lambda _model: None
 
 
 #: Called often by threads that wait on a job's behalf; raises an `Interruption` when the job must stop.

@@ -70,6 +70,8 @@ class Limit:
     cost: float = inf
     #: Prompts in the batch that have not begun, at most.
     begin: float = inf
+    #: A batch begins only if it is full: another one is under way, and this one would wait for it.
+    only_full: bool = False
 
     def copies(self, cost: int) -> int:
         """Return how many prompts of one cost fit into a batch."""
@@ -101,15 +103,21 @@ def compose(queues: Sequence[Queue[Bucket]], limit: Callable[[Bucket], Limit]) -
     Queues take turns, the one with the earliest turn first. Its oldest prompt that can advance is always served and
     determines the batch's bucket; every queue then adds its prompts of that bucket in order, one per round, within the
     bucket's limit. So a prompt waits for at most as many batches as there are queues plus older prompts in its own
-    queue, however many prompts another job has, and no prompt waits that would have fitted.
+    queue, however many prompts another job has, and no prompt waits that would have fitted. A bucket that begins only
+    full batches is passed over while it has none.
     """
     turns = sorted([(queue.turn, queue.left, index) for index, queue in enumerate(queues) if queue.waiting])
     sources = [(index, queues[index].waiting) for _turn, _left, index in turns]
-    bucket = next((item.bucket for _, waiting in sources for item in waiting if _advances(item, limit)), None)
-    if bucket is None:
-        return None
-    picks, full, begun = _take_turns(sources, bucket, limit(bucket))
-    return Batch(bucket, tuple(picks), full, begun)
+    passed_over: list[Bucket] = []
+    for item in (item for _, waiting in sources for item in waiting):
+        if item.bucket in passed_over or not _advances(item, limit):
+            continue
+        allowed = limit(item.bucket)
+        picks, full, begun = _take_turns(sources, item.bucket, allowed)
+        if full or begun or not allowed.only_full:
+            return Batch(item.bucket, tuple(picks), full, begun)
+        passed_over.append(item.bucket)
+    return None
 
 
 def _advances(item: Waiting[Bucket], limit: Callable[[Bucket], Limit]) -> bool:

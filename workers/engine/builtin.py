@@ -17,7 +17,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
 from penstock.processors.openai.options import EngineOptions
-from penstock.workers.engine.base import HUB_FILES, Runner, RunnerCheck, RunnerFactory, RunnerSpec
+from penstock.workers.engine.base import HUB_FILES, Hosting, Runner, RunnerCheck, RunnerFactory, RunnerSpec
 from penstock.workers.engine.memory import CONTEXT_BYTES, files_bytes
 from penstock.workers.engine.transformers import signatures as transformers
 from penstock.workers.engine.weights import locate, requires
@@ -247,7 +247,13 @@ def _of_torch(model: Model) -> Offers | None:
 
 
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
-FAKE = RunnerSpec(_load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake)
+#: Runners that may have a process of their own where a record asks for it; nobody has measured that it is faster.
+_IF_ASKED = Hosting(on_gpu=False)
+
+FAKE = RunnerSpec(
+    _load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,
+    hosting=lambda model: _IF_ASKED if model.options.get("steps", 1) == 1 else None,
+)  # fmt: skip
 FUNCTION = _spec(
     _function,
     expected_bytes=_function_bytes,
@@ -260,7 +266,7 @@ LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
     io_signatures={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)},
-    io_signatures_of=_of_onnx,
+    io_signatures_of=_of_onnx, hosting=lambda _model: _IF_ASKED,
 )  # fmt: skip
 OPENAI_SERVER = _spec(
     _openai_server, expected_bytes=lambda _model: 0, served=True, loads_safely=True,
@@ -272,10 +278,13 @@ TERRATORCH = _spec(
     _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
     io_signatures={**_SCENES, "embedding": (_VECTORS,)},
 )  # fmt: skip
-TORCH = _spec(_torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch)
+TORCH = _spec(
+    _torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch,
+    hosting=lambda _model: _IF_ASKED,
+)  # fmt: skip
 TRANSFORMERS = _spec(
     _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, io_signatures=transformers.OFFERS,
-    io_signatures_of=transformers.offers_of,
+    io_signatures_of=transformers.offers_of, hosting=transformers.hosting_of,
 )  # fmt: skip
 
 

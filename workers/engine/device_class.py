@@ -26,6 +26,11 @@ def device_class(model: Model) -> str:
     return f"cpu-{_instructions()}" if name is None else f"cuda-{name}"
 
 
+def uses_cuda(model: Model) -> bool:
+    """Return True for a model that runs on this worker's CUDA device."""
+    return model.device != "cpu" and _accelerator() is not None
+
+
 def has_gpu() -> bool:
     """Return True if this machine has a GPU and lets this process use it; libraries would take seconds to say so."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()

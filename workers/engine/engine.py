@@ -2,6 +2,7 @@
 
 Three kinds of threads share one lock. A job's thread takes outputs; the job's feeder draws and admits prompts ahead, so
 that decoding overlaps with the forward pass; only the scheduler steps the runners. The lock is held for short moments.
+Batches of a model in a process of its own are under way meanwhile; the scheduler takes their answers.
 """
 
 from __future__ import annotations
@@ -15,34 +16,23 @@ from math import inf
 
 import structlog
 
-from penstock.errors import DeviceLost, Drained, OutOfMemory, PenstockError, ProcessorFailed
+from penstock.errors import DeviceLost, Drained, OutOfMemory, ProcessorFailed
 from penstock.models import Model
 from penstock.observation.listening import listener, listening
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Check, Done, OnBatch, OnDevice, Step
-from penstock.workers.engine.batching import Batch, compose, search
+from penstock.workers.engine.base import Check, OnBatch, OnDevice
+from penstock.workers.engine.batching import search
 from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Load, Residency, Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
-from penstock.workers.engine.steps import (
-    DeviceTime,
-    Feeder,
-    admitted,
-    close_prompts,
-    log_cause,
-    progressed,
-    take_step,
-    translated,
-)
+from penstock.workers.engine.scheduler import Scheduler
+from penstock.workers.engine.steps import Feeder, admitted, close_prompts, log_cause, translated
 
 log = structlog.get_logger(__name__)
 
-#: Seconds that a device waits after a batch for prompts that are being drawn, to fill the next batch.
-COLLECT_S = 0.003
 
-
-class BatchingEngine:
+class BatchingEngine(Scheduler):
     """An `Engine` for one device. Construction starts the scheduler's thread; `close` ends it."""
 
     def __init__(
@@ -66,50 +56,16 @@ class BatchingEngine:
         `load` loads a model (None = by its runner). `clock` returns the seconds by which `measure` compares batches.
         """
         budget = (lambda: memory_bytes) if memory_bytes is not None else partial(budget_bytes, sharers)
-        self._residency = Residency(runners, max_models=max_models, budget_bytes=budget, load=load)
+        super().__init__(Residency(runners, max_models=max_models, budget_bytes=budget, load=load))
         self._ahead = Window(ahead_prompts, ahead_bytes)
-        self._lock = threading.Lock()
-        #: Notified when the scheduler may have something to do.
-        self._work = threading.Condition(self._lock)
-        #: The runs that are not over; the order is that of their beginning.
-        self._runs: dict[Run, None] = {}
-        #: Number of batches so far.
-        self._batches = 0
-        #: Prompts in the latest batch, by model.
-        self._batch_sizes: dict[str, int] = {}
-        #: Prompts that the device is working on.
-        self._stepping: Sequence[Item] = ()
-        self._time = DeviceTime(at=time.monotonic())
         #: Seconds by which batches are measured.
         self._clock = clock
-        self._loss: DeviceLost | None = None
-        self._closed = False
         self._scheduler = threading.Thread(target=self._schedule, name="engine-scheduler", daemon=True)
         self._scheduler.start()
-
-    @property
-    def lost(self) -> bool:
-        """True once the device stopped working: every run fails from then on and the process should be replaced."""
-        return self._loss is not None
-
-    def stuck_s(self) -> float:
-        """Return the seconds that the device has spent on a batch for which no job waits any more; otherwise 0."""
-        with self._lock:
-            last = max((item.run.over_s for item in self._stepping), default=inf)
-        return max(0.0, time.monotonic() - last)
 
     def loaded(self) -> frozenset[str]:
         """Return the names of the loaded models."""
         return self._residency.names()
-
-    def batch_sizes(self) -> dict[str, int]:
-        """Return the number of prompts in the latest batch of each model that has run."""
-        with self._lock:
-            return dict(self._batch_sizes)
-
-    def busy_share(self) -> float:
-        """Return the share of about the last minute in which the device computed batches, from 0 to 1."""
-        return self._time.share(at=time.monotonic())
 
     def kept_bytes(self) -> dict[str, int]:
         """Return the bytes of cached encodings of each loaded model that caches them."""
@@ -226,12 +182,6 @@ class BatchingEngine:
 
         return guarded
 
-    def _end_error(self) -> PenstockError | None:
-        """Return the error of a closed engine or a lost device."""
-        if self._loss:
-            return DeviceLost(self._loss.detail)
-        return Drained() if self._closed else None
-
     @contextmanager
     def _using(self, model: Model, check: Check) -> Iterator[Resident]:
         """Use a model, which is loaded unless it is loaded already."""
@@ -250,26 +200,13 @@ class BatchingEngine:
     def _new_run(
         self, resident: Resident, cost: float, on_batch: OnBatch | None = None, on_device: OnDevice | None = None
     ) -> Run:
-        prompts = max(self._ahead.prompts, 2 * resident.runner.max_batch)
+        prompts = max(self._ahead.prompts, (2 if resident.line is None else 3) * resident.runner.max_batch)
         if resident.elsewhere is not None:
             resident.elsewhere.listen(self._wake)
         return Run(
             resident, Window(prompts, self._ahead.bytes), self._lock, self._runs, left=cost,
             on_batch=on_batch, on_device=on_device, listener=listener(),
         )  # fmt: skip
-
-    def _begin(self, run: Run, items: Sequence[Item] | None = None) -> None:
-        """Begin a run, with its prompts if they are all here: one wake for all. The lock must be held."""
-        run.turn = (self._batches, -1)
-        if error := self._end_error():
-            run.end(error)
-        else:
-            self._runs[run] = None
-        if items is not None:
-            for item in items:
-                run.add(item)
-            run.no_more_prompts()
-            self._work.notify()
 
     def _feed(self, run: Run, prompts: Iterator[Prompt]) -> None:
         error = None
@@ -294,7 +231,7 @@ class BatchingEngine:
             del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)
-                self._work.notify()
+                self._notify(run, 1)
                 going = run.wait_for_room()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
@@ -317,132 +254,3 @@ class BatchingEngine:
         finally:
             with self._lock:
                 run.end()
-
-    def _wake(self) -> None:
-        with self._lock:
-            self._work.notify()
-
-    # The scheduler's side
-
-    def _schedule(self) -> None:
-        try:
-            while items := self._next_items():
-                self._serve(items)
-                del items  # otherwise the batch stays on the device until the next batch comes
-        except BaseException:
-            # Without a scheduler every job would wait forever.
-            self._lose(DeviceLost("the engine's scheduler failed"))
-            log.exception("engine.scheduler_failed")
-
-    def _serve(self, items: Sequence[Item]) -> None:
-        resident = items[0].run.resident
-        self._time.begin(at=time.monotonic())
-        try:
-            self._advance(items, resident)
-        finally:
-            self._time.end(at=time.monotonic())
-            self._stepping = ()
-            self._residency.release(resident)
-
-    def _next_items(self) -> list[Item]:
-        """Wait for prompts and remove the next batch from the queues; empty after the engine's end."""
-        with self._lock:
-            collect_until = time.monotonic() + COLLECT_S
-            while not self._end_error():
-                batch = compose(runs := list(self._runs), Bucket.limit)
-                if batch is None:
-                    # The device is idle: the next prompt goes at once.
-                    collect_until = 0.0
-                    self._work.wait()
-                elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
-                    self._work.wait(left_s)
-                else:
-                    return self._take_batch(batch, runs)
-            return []
-
-    def _may_grow(self, batch: Batch[Bucket]) -> bool:
-        """Return True if waiting could fill the batch; prompts between two steps never wait."""
-        if batch.full or batch.begun:
-            return False
-        return any(run.resident is batch.bucket.resident and run.wants_prompts for run in self._runs)
-
-    def _take_batch(self, batch: Batch[Bucket], runs: Sequence[Run]) -> list[Item]:
-        items = [runs[queue].waiting[position] for queue, position in batch.picks]
-        self._batches += 1
-        for place, item in enumerate(items):
-            item.run.waiting.remove(item)
-            item.run.turn = (self._batches, place)
-        # Released after the step, even if every job of the batch ends before.
-        self._residency.hold(items[0].run.resident)
-        return items
-
-    def _advance(self, items: Sequence[Item], resident: Resident, *, retry: bool = True) -> None:
-        with self._lock:
-            for item in items:
-                if item.run.over:
-                    item.drop()
-            items = [item for item in items if not item.run.over]
-            self._stepping = items
-        if not items:
-            return
-        no_room = None
-        try:
-            steps = take_step(resident, items)
-        except DeviceLost as error:
-            self._lose(error)
-        except OutOfMemory as error:
-            no_room = error.detail
-        except BaseException as error:
-            self._isolate(items, resident, error, retry=retry)
-        else:
-            self._deliver(items, steps)
-        if no_room is not None:
-            # Outside the handler nothing refers to the error, whose frames hold the batch that did not fit.
-            self._shrink(items, resident, no_room, retry=retry)
-
-    def _deliver(self, items: Sequence[Item], steps: Sequence[Step]) -> None:
-        """Give the runs of a batch their answers."""
-        with self._lock:
-            self._batch_sizes[items[0].run.resident.model.name] = len(items)
-            for run, prompts in progressed(items, steps).items():
-                run.report_batch(len(items), prompts)
-            for item, step in zip(items, steps, strict=True):
-                if isinstance(step, Done):
-                    item.run.answer(item, step.output)
-                else:
-                    item.run.resume(item, step.state, step.partial)
-
-    def _shrink(self, items: Sequence[Item], resident: Resident, detail: str, *, retry: bool) -> None:
-        """Halve the bucket's largest batch and run both halves; end the runs of a half or a prompt without room."""
-        half = len(items) // 2
-        log.warning("engine.out_of_memory", model=resident.model.name, batch=len(items), retry=bool(half and retry))
-        with self._lock:
-            items[0].bucket.reduce(max(1, half))
-            if not half or not retry:
-                for item in items:
-                    item.run.end(OutOfMemory(detail))
-                return
-        for part in (items[:half], items[half:]):
-            self._advance(part, resident, retry=False)
-
-    def _isolate(self, items: Sequence[Item], resident: Resident, error: BaseException, *, retry: bool) -> None:
-        """Bisect a failed batch until the prompt that causes the error is alone, and end its run."""
-        if len(items) == 1:
-            ours = translated(error, resident.model, "neural network")
-            with self._lock:
-                items[0].drop()
-                items[0].run.end(ours)
-            return
-        half = len(items) // 2
-        for part in (items[:half], items[half:]):
-            self._advance(part, resident, retry=retry)
-
-    def _lose(self, error: DeviceLost) -> None:
-        with self._lock:
-            if self._loss:
-                return
-            self._loss = error
-            for run in list(self._runs):
-                run.end(DeviceLost(error.detail))
-            self._work.notify()
-        log.error("engine.device_lost", detail=error.detail)

@@ -11,12 +11,14 @@ from penstock.models import Model
 
 #: Share of a CUDA device's memory for the weights of models; the rest is for the activations of their batches.
 CUDA_SHARE = 0.9
-#: Bytes of a CUDA context on its device, of a process that uses one.
-CONTEXT_BYTES = 512 * 2**20
 #: Seconds that `nvidia-smi` may take.
 LIST_S = 10
 #: Share of the machine's memory for the weights of models that run on the CPU.
 HOST_SHARE = 0.5
+
+#: Device memory of a process beside its tensors: the CUDA context with torch's kernels. About half a GiB on the GPUs of
+#: the last years, as `nvidia-smi` shows for a process with one small tensor; `benchmarks.gpu contexts` measures it.
+CONTEXT_BYTES = 512 * 2**20
 
 
 def budget_bytes(sharers: int = 1) -> int:

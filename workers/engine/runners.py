@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TypeVar
@@ -16,7 +16,9 @@ from penstock.catalogue.environments import Environments
 from penstock.errors import ModelUnavailable, PenstockError
 from penstock.models import Model
 from penstock.processors.io_signature import Offers
-from penstock.workers.engine.base import Runner, RunnerFactory, RunnerSpec
+from penstock.workers.engine.base import Hosting, Runner, RunnerFactory, RunnerSpec
+from penstock.workers.engine.device_class import uses_cuda
+from penstock.workers.engine.memory import CONTEXT_BYTES
 
 #: Entry points of this group name a `RunnerSpec`.
 GROUP = "penstock.runners"
@@ -50,7 +52,15 @@ class Runners:
         return Runners(MappingProxyType({**self.specs, name: spec}))
 
     def load(self, model: Model) -> Runner:
-        """Load a model's weights and return its runner; raise `ModelUnavailable`."""
+        """Load a model, in a process of its own or here, and return its runner; raise `ModelUnavailable`."""
+        if (hosting := self.hosting_of(model)) is None:
+            return self.load_here(model)
+        from penstock.workers.engine.hosted.runner import load_hosted
+
+        return self._call("loaded", partial(load_hosted, hosting=hosting), model)
+
+    def load_here(self, model: Model) -> Runner:
+        """Load a model's weights in this process and return its runner; raise `ModelUnavailable`."""
         self.import_for(model)
         return self._call("loaded", self._spec(model.runner).load, model)
 
@@ -64,6 +74,7 @@ class Runners:
     def check(self, model: Model) -> None:
         """Check a model's files and options, without its weights where the runner can; raise `ModelUnavailable`."""
         spec = self._spec(model.runner)
+        self.hosting_of(model)
         if spec.check is None:
             self.load(model).close()
         else:
@@ -79,7 +90,7 @@ class Runners:
     def loads_safely(self, model: Model) -> bool:
         """Return True if a model's load cannot end this process; also for an unknown or broken runner."""
         try:
-            return self._spec(model.runner).loads_safely
+            return self._spec(model.runner).loads_safely or self.hosting_of(model) is not None
         except ModelUnavailable:  # loading reports it
             return True
 
@@ -103,9 +114,20 @@ class Runners:
     def expected_bytes(self, model: Model) -> int:
         """Return the bytes of memory that a model is expected to take; 0 if unknown: loading reports the reason."""
         try:
-            return self._call("measured", self._spec(model.runner).expected_bytes, model)
+            expected = self._call("measured", self._spec(model.runner).expected_bytes, model)
+            return expected + (CONTEXT_BYTES if expected and self.hosting_of(model) and uses_cuda(model) else 0)
         except ModelUnavailable:
             return 0
+
+    def hosting_of(self, model: Model) -> Hosting | None:
+        """Return how a model runs in a process of its own; None if it runs here. Raises `ModelUnavailable`."""
+        hosting = self._spec(model.runner).hosting(model)
+        if hosting is None and model.own_process:
+            reason = f"the runner {model.runner!r} computes such models inside the worker: leave out `own_process`"
+            raise ModelUnavailable(f"model {model.name!r}: {reason}")
+        if hosting is None or model.own_process is False:
+            return None
+        return hosting if model.own_process or (hosting.on_gpu and uses_cuda(model)) else None
 
     def hub_files(self, model: Model) -> Sequence[str]:
         """Return glob patterns of the files to fetch from a model's repository on the hub; raise `ModelUnavailable`."""

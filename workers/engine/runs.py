@@ -32,9 +32,13 @@ class Bucket(NamedTuple):
     def limit(self) -> Limit:
         """Return the largest batch of this bucket."""
         cost = min(self.resident.model.max_batch_cost or inf, self.resident.best_cost)
-        elsewhere = self.resident.elsewhere
+        elsewhere, line = self.resident.elsewhere, self.resident.line
         begin = inf if elsewhere is None else elsewhere.free
-        return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost, begin)
+        only_full = False
+        if line is not None:
+            begin = 0 if line.is_full else inf
+            only_full = line.opens_s(at=time.monotonic()) > 0
+        return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost, begin, only_full)
 
     def reduce(self, prompts: int) -> None:
         """Lower the largest batch for as long as the model stays loaded."""

@@ -6,15 +6,17 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from traceback import format_exception
 
 import structlog
 
-from penstock.errors import PenstockError, ProcessorFailed
+from penstock.errors import ModelProcessEnded, PenstockError, ProcessorFailed
 from penstock.models import Model
 from penstock.observation.listening import listening
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Continue, Done, Step
+from penstock.workers.engine.base import Continue, Done, Queues, Step, Stepped
 from penstock.workers.engine.residency import Resident
 from penstock.workers.engine.runs import Item, Run
 
@@ -35,7 +37,7 @@ def take_step(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     try:
         return _steps(resident, items)
     finally:
-        _charge(items, time.monotonic() - begun_s)
+        charge(items, time.monotonic() - begun_s)
 
 
 def _steps(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
@@ -51,7 +53,7 @@ def _steps(resident: Resident, items: Sequence[Item]) -> Sequence[Step]:
     return steps
 
 
-def _charge(items: Sequence[Item], seconds: float) -> None:
+def charge(items: Sequence[Item], seconds: float) -> None:
     """Share the time of a step out over the runs of its prompts, by the prompts' costs."""
     costs: defaultdict[Run, int] = defaultdict(int)
     for item in items:
@@ -62,15 +64,72 @@ def _charge(items: Sequence[Item], seconds: float) -> None:
             run.on_device(seconds * cost / total)
 
 
-def progressed(items: Sequence[Item], steps: Sequence[Step]) -> Mapping[Run, float]:
+def progressed(items: Sequence[Item], steps: Sequence[Step | PenstockError]) -> Mapping[Run, float]:
     """Note in the prompts how much of each is done; return the progress of the runs that report it, in prompts."""
     progress: defaultdict[Run, float] = defaultdict(float)
     for item, step in zip(items, steps, strict=True):
-        done = 1.0 if isinstance(step, Done) else step.done
+        done = step.done if isinstance(step, Continue) else 1.0
         if item.run.on_batch is not None:
             progress[item.run] += done - item.done
         item.done = done
     return progress
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A batch that a model's process steps."""
+
+    resident: Resident
+    items: Sequence[Item]
+    answer: Future[Stepped]
+    retry: bool
+
+    def steps(self) -> Sequence[Step | PenstockError]:
+        """Return the answers, after charging the runs for the time; raise the batch's error."""
+        stepped = self.answer.result()
+        charge(self.items, stepped.seconds)
+        return stepped.steps
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the step; 0 if it failed."""
+        return 0.0 if self.answer.exception() else self.answer.result().seconds
+
+
+def send_step(resident: Resident, items: Sequence[Item], *, retry: bool) -> UnderWay:
+    """Begin a batch in the model's process, after those that are under way."""
+    assert isinstance(resident.runner, Queues)  # noqa: S101  (it has a line)
+    answer = resident.runner.begin([item.state for item in items], lambda: is_wanted(items))
+    return UnderWay(resident, items, answer, retry)
+
+
+def deliver(items: Sequence[Item], steps: Sequence[Step | PenstockError]) -> None:
+    """Give the runs of a batch their answers. The lock must be held."""
+    for run, prompts in progressed(items, steps).items():
+        run.report_batch(len(items), prompts)
+    for item, step in zip(items, steps, strict=True):
+        if isinstance(step, Done):
+            item.run.answer(item, step.output)
+        elif isinstance(step, Continue):
+            item.run.resume(item, step.state, step.partial)
+        else:
+            item.run.end(step)
+
+
+def parts_of(items: Sequence[Item], error: BaseException) -> Sequence[Sequence[Item]]:
+    """Return the parts in which a failed batch is tried again: halves, or each prompt alone where a process ended.
+
+    A process takes seconds to start again.
+    """
+    if isinstance(error, ModelProcessEnded):
+        return [[item] for item in items]
+    half = len(items) // 2
+    return items[:half], items[half:]
+
+
+def is_wanted(items: Sequence[Item]) -> bool:
+    """Return True if a job waits for one of the prompts."""
+    return any(not item.run.over for item in items)
 
 
 def _well_formed(step: object) -> bool:
@@ -166,6 +225,11 @@ class DeviceTime:
             if self._began is not None:
                 self._ended_s += at - self._began
             self._began = None
+
+    def add(self, seconds: float) -> None:
+        """Note the seconds of a batch that another process computed."""
+        with self._lock:
+            self._ended_s += seconds
 
     def share(self, *, at: float) -> float:
         """Return the share of time, from 0 to 1, in which batches ran since a reading at least `WINDOW_S` old.

@@ -2,9 +2,9 @@
 
     prefix (kind of body, sizes of header and body) | header (two lines of JSON) | body (the arrays' bytes)
 
-A large body lies in shared memory and not in the stream (`memory.py`). The header's first line, if not empty, manages
-this memory. Before an IO process sends a large body, it asks the worker for memory, and the worker answers with a
-descriptor. The receiver trusts no message: a captured decoder may have sent it.
+A large body lies in shared memory and not in the stream (`penstock.functions.memory`). The header's first line, if not
+empty, manages this memory. Before an IO process sends a large body, it asks the worker for memory, and the worker
+answers with a descriptor. The receiver trusts no message: a captured decoder may have sent it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import ProcessorFailed
+from penstock.functions.memory import Borrower, Buffer, Lender, Loan
 from penstock.processors.base import Value
-from penstock.workers.io.memory import Borrower, Buffer, Lender, Loan
 from penstock.workers.io.values import Packed, pack, unpack
 
 #: Bytes of arrays up to which they go through the socket: for fewer bytes a mapping costs more.

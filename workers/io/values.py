@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ProcessorFailed
+from penstock.functions.memory import Buffer
 from penstock.functions.wire import MAX_ARRAYS
 from penstock.processors.base import Value
-from penstock.workers.io.memory import Buffer
 
 #: Booleans, integers, floats and complex numbers, with their byte order and size.
 _DTYPE = re.compile(r"[<>|=][biufc][0-9]{1,2}")

@@ -18,7 +18,7 @@ _STEP_BYTES = 8
 #: Variables of the service's environment that a user's file gets, and beginnings of such names.
 _NAMES = (
     "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
+    "SSL_CERT_DIR", "PYTHON_CPU_COUNT",
 )  # fmt: skip
 _BEGINNINGS = (
     "LC_",

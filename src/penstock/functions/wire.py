@@ -3,6 +3,8 @@
     prefix (sizes of header and body, 1 for a body in shared memory) | header (JSON) | body
 
 A large body lies in sealed shared memory whose descriptor comes with the prefix: neither side can change it afterwards.
+The worker instead lends segments of memory that a header names, and fills them again when the process has returned them
+(`memory`): a new page costs several times as much as a copy into one that is there.
 Standard library only; numpy where a message holds arrays.
 """
 
@@ -19,7 +21,10 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+from penstock.functions.memory import Borrower, Lender, Loan, UnsafeMemory
 
 #: Bytes of a body up to which it goes through the socket.
 INLINE_BYTES = 64 * 1024
@@ -27,6 +32,8 @@ INLINE_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 16 * 2**20
 #: Arrays and bytes of one message, and so the images of a call.
 MAX_ARRAYS = 4096
+#: Segments of lent memory of one message, at most.
+MAX_LOANS = 64
 
 _PREFIX = struct.Struct("<IQB")
 _INT = struct.Struct("@i")
@@ -49,94 +56,181 @@ class Closed(Exception):
 Place = tuple[str | int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A value that is ready for a message: its arrays are found, and large ones lie in lent memory."""
+
+    #: JSON with None for the arrays and bytes.
+    value: Any
+    #: Place, dtype and shape of each array.
+    rows: list[tuple[Place, str, list[int]]]
+    #: The arrays' bytes; empty where they are lent.
+    parts: list[Any]
+    size_bytes: int
+    loan: Loan | None = None
+
+
 class Wire:
     """One end of a socket pair. One thread receives; any may send."""
 
-    def __init__(self, end: socket.socket, *, max_bytes: int = 2**33) -> None:
-        """Take ownership of the socket. Bodies of more than `max_bytes` break the protocol."""
+    def __init__(self, end: socket.socket, *, max_bytes: int = 2**33, lends: bool = False) -> None:
+        """Take ownership of the socket. Bodies of more than `max_bytes` break the protocol.
+
+        The side that `lends` its memory trusts the other one with nothing but those bytes; only one side does.
+        """
         self._socket = end
         self._max_bytes = max_bytes
         self._sending = threading.Lock()
+        self._lender = Lender() if lends else None
+        self._borrower = None if lends else Borrower(max_bytes)
 
     def fileno(self) -> int:
         """Return the socket's descriptor, to wait for messages."""
         return self._socket.fileno()
 
-    def send(self, kind: str, value: Any = None, **fields: Any) -> None:
-        """Send a message whose value is JSON with arrays and bytes in it; raise `Closed`, or `TypeError` for others."""
-        value, found = take_out(value)
+    def prepare(self, value: Any) -> Prepared:
+        """Take the arrays out of a value, and write large ones into lent memory if this side lends.
+
+        Raises `TypeError` for values other than JSON, arrays and bytes, and `Closed`. Safe in any thread.
+        """
+        plain, found = take_out(value)
         if len(found) > MAX_ARRAYS:
             raise TypeError(f"{len(found):,} arrays or files in one call or answer; at most {MAX_ARRAYS:,} are sent")
-        arrays, parts = [], []
+        rows, parts = [], []
         for place, array in found:
             dtype, shape, part = _described(array)
-            arrays.append((place, dtype, shape))
+            rows.append((place, dtype, shape))
             parts.append(part)
-        text = json.dumps({"kind": kind, **fields, "value": value, "arrays": arrays}, ensure_ascii=False)
-        header = text.encode("utf-8", "surrogatepass")
-        if len(header) > MAX_HEADER_BYTES:
-            raise TypeError(f"the JSON exceeds {MAX_HEADER_BYTES >> 20} MiB")
         chunks = list(_padded(parts))
         size = sum(map(len, chunks))
-        with self._sending:
-            try:
-                if size <= INLINE_BYTES:
-                    self._socket.sendall(b"".join((_PREFIX.pack(len(header), size, 0), header, *chunks)))
-                    return
+        if size <= INLINE_BYTES or self._lender is None:
+            return Prepared(plain, rows, parts, size)
+        return Prepared(plain, rows, [], size, self._lend(chunks, size))
+
+    def send(self, kind: str, value: Any = None, **fields: Any) -> None:
+        """Send a message whose value is JSON with arrays and bytes in it; raise `Closed`, or `TypeError` for others."""
+        prepared = self.prepare(value)
+        self._send({"kind": kind, **fields, "value": prepared.value}, [((), prepared)])
+
+    def send_prepared(self, kind: str, values: Sequence[Prepared], **fields: Any) -> None:
+        """Send a message whose value is a list of prepared values, at most `MAX_LOANS`; raise `Closed`."""
+        message = {"kind": kind, **fields, "value": [each.value for each in values]}
+        self._send(message, [((at,), each) for at, each in enumerate(values)])
+
+    def _lend(self, chunks: Sequence[Any], size: int) -> Loan:
+        assert self._lender is not None  # noqa: S101  (the callers know)
+        try:
+            return self._lender.lend(chunks, size)
+        except OSError as error:
+            raise Closed from error
+
+    def _send(self, message: dict[str, Any], values: Sequence[tuple[Place, Prepared]]) -> None:
+        inline = [(place, each) for place, each in values if each.loan is None]
+        lent = [(each.loan, each.size_bytes, _placed(place, each)) for place, each in values if each.loan]
+        rows = [row for place, each in inline for row in _placed(place, each)]
+        chunks = list(_padded([part for _, each in inline for part in each.parts]))
+        size = sum(map(len, chunks))
+        memory = None
+        if size > INLINE_BYTES and self._lender is not None:
+            lent.append((self._lend(chunks, size), size, rows))
+            rows, chunks, size = [], [], 0
+        try:
+            if size > INLINE_BYTES:
                 memory = _sealed(chunks)
-                try:
-                    prefix = _PREFIX.pack(len(header), size, 1)
-                    sent = socket.send_fds(self._socket, [prefix], [memory])
-                    self._socket.sendall(prefix[sent:] + header)
-                finally:
-                    os.close(memory)
-            except OSError as error:
-                raise Closed from error
+            message |= {"arrays": rows, "lent": [[n.number, b, n.descriptor is not None, at] for n, b, at in lent]}
+            descriptors = [loan.descriptor for loan, *_ in lent if loan.descriptor is not None]
+            with self._sending:
+                header = _header({**message, **self._changes()})
+                prefix = _PREFIX.pack(len(header), size, memory is not None)
+                data = b"".join((prefix, header, *(chunks if memory is None else ())))
+                passed = descriptors if memory is None else [memory]
+                sent = socket.send_fds(self._socket, [data], passed) if passed else 0
+                self._socket.sendall(data[sent:] if sent else data)
+        except OSError as error:
+            raise Closed from error
+        finally:
+            if memory is not None:
+                os.close(memory)
+
+    def _changes(self) -> dict[str, Any]:
+        """Return the changes of the lent memory, which the next message tells, whatever it is."""
+        found = {
+            "returned": self._borrower.returned() if self._borrower is not None else (),
+            "dropped": self._lender.dropped() if self._lender is not None else (),
+        }
+        return {name: numbers for name, numbers in found.items() if numbers}
 
     def receive(self) -> dict[str, Any]:
         """Return the next message, its `value` with arrays in it; raise `Closed`, or `WireError` for an invalid one."""
-        prefix, descriptor = self._prefix()
+        prefix, descriptors = self._prefix()
         try:
             header_bytes, body_bytes, shared = _PREFIX.unpack(prefix)
             if header_bytes > MAX_HEADER_BYTES or body_bytes > (self._max_bytes if shared else INLINE_BYTES):
                 raise WireError(f"a message of {header_bytes} + {body_bytes} bytes")
-            if bool(shared) != (descriptor is not None):
-                raise WireError("a descriptor that the message does not announce")
+            if shared and len(descriptors) != 1:
+                raise WireError("shared memory without its descriptor")
             message = _parsed(self._read(header_bytes))
-            body = self._read(body_bytes) if descriptor is None else _mapped(descriptor, body_bytes)
-            return _with_arrays(message, body, body_bytes)
+            self._note_changes(message.pop("returned", ()), message.pop("dropped", ()))
+            loans = _loans([] if shared else message.pop("lent", []))
+            if not shared and len(descriptors) != sum(fresh for _, _, fresh, _ in loans):
+                raise WireError("a descriptor that the message does not announce")
+            body = _mapped(descriptors[0], body_bytes) if shared else self._read(body_bytes)
+            _put_arrays(message, message.pop("arrays", []), body, body_bytes)
+            new = iter(descriptors)
+            for number, size, fresh, rows in loans:
+                _put_arrays(message, rows, self._borrowed(number, next(new) if fresh else None, size), size)
+            return message
         finally:
-            if descriptor is not None:
+            for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _note_changes(self, returned: Any, dropped: Any) -> None:
+        """Note what the other side tells of the lent memory."""
+        try:
+            if self._lender is not None:
+                self._lender.take_back(list(map(int, returned)))
+            elif self._borrower is not None:
+                self._borrower.forget(list(map(int, dropped)))
+        except (TypeError, ValueError) as error:
+            raise WireError("the changes of the memory are invalid") from error
+
+    def _borrowed(self, number: int, descriptor: int | None, size: int) -> Any:
+        if self._borrower is None:
+            raise WireError("memory that this side does not borrow")
+        try:
+            return self._borrower.borrow(number, descriptor, size)
+        except UnsafeMemory as error:
+            raise WireError(str(error)) from error
 
     def close(self) -> None:
         """Close this end; every wait at either end stops."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        if self._lender is not None:
+            self._lender.close()
 
-    def _prefix(self) -> tuple[bytes, int | None]:
-        prefix, found = b"", list[int]()
+    def _prefix(self) -> tuple[bytes, list[int]]:
+        prefix, found, complete = b"", list[int](), False
         try:
             while len(prefix) < _PREFIX.size:
-                data, ancillary, *_ = self._socket.recvmsg(
-                    _PREFIX.size - len(prefix), socket.CMSG_LEN(_INT.size), socket.MSG_CMSG_CLOEXEC
+                data, ancillary, flags, _ = self._socket.recvmsg(
+                    _PREFIX.size - len(prefix), socket.CMSG_LEN(MAX_LOANS * _INT.size), socket.MSG_CMSG_CLOEXEC
                 )
-                for level, kind, content in ancillary:
-                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                        found += _INT.unpack(content[: _INT.size])
+                found += _passed(ancillary, cut=bool(flags & socket.MSG_CTRUNC))
                 if not data:
-                    raise Closed
+                    break
                 prefix += data
+            complete = len(prefix) == _PREFIX.size
         except OSError as error:
             raise Closed from error
         finally:
-            if len(found) > 1 or (found and len(prefix) < _PREFIX.size):
+            if not complete:
                 for descriptor in found:
                     os.close(descriptor)
-        if len(found) > 1:
-            raise WireError("a message with several descriptors")
-        return prefix, found[0] if found else None
+        if not complete:
+            raise Closed
+        return prefix, found
 
     def _read(self, count: int) -> bytearray:
         buffer = bytearray(count)
@@ -150,6 +244,13 @@ class Wire:
                 raise Closed
             left = left[got:]
         return buffer
+
+
+def _header(message: Mapping[str, Any]) -> bytes:
+    header = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if len(header) > MAX_HEADER_BYTES:
+        raise TypeError(f"the JSON exceeds {MAX_HEADER_BYTES >> 20} MiB")
+    return header
 
 
 def take_out(value: Any) -> tuple[Any, list[tuple[Place, Any]]]:
@@ -182,14 +283,43 @@ def put_in(holder: Any, place: Sequence[Any], array: Any) -> None:
     holder[last] = array
 
 
-def _with_arrays(message: dict[str, Any], body: Any, body_bytes: int) -> dict[str, Any]:
+def _passed(ancillary: Any, *, cut: bool) -> list[int]:
+    """Return the descriptors beside a part of a message; raise `WireError` for more than a message has."""
+    found = list[int]()
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found += [number for (number,) in _INT.iter_unpack(content[: len(content) - len(content) % _INT.size])]
+    if cut:
+        for descriptor in found:
+            os.close(descriptor)
+        raise WireError("a message with too many descriptors")
+    return found
+
+
+def _placed(place: Place, prepared: Prepared) -> list[tuple[Place, str, list[int]]]:
+    return [((*place, *inner), dtype, shape) for inner, dtype, shape in prepared.rows] if place else prepared.rows
+
+
+def _loans(rows: Any) -> list[tuple[int, int, bool, Any]]:
+    """Return the number, the bytes, True for a new one, and the arrays of each lent segment; raise `WireError`."""
+    if not isinstance(rows, list) or len(rows) > MAX_LOANS:
+        raise WireError("the list of lent memory is invalid")
+    for row in rows:
+        match row:
+            case [int(number), int(size), bool(), [*_]] if number > 0 and size > 0:
+                pass
+            case _:
+                raise WireError("the description of lent memory is invalid")
+    return [(number, size, fresh, arrays) for number, size, fresh, arrays in rows]
+
+
+def _put_arrays(message: dict[str, Any], rows: Any, body: Any, body_bytes: int) -> None:
     """Put the arrays of a body into their message; raise `WireError` for those without a place."""
     try:
-        for place, dtype, shape, begin, size in _laid_out(message.pop("arrays", []), body_bytes):
+        for place, dtype, shape, begin, size in _laid_out(rows, body_bytes):
             put_in(message, ["value", *place], _array(body, dtype, shape, begin, size))
     except (KeyError, IndexError, TypeError) as error:
         raise WireError("an array without a place") from error
-    return message
 
 
 def _described(array: Any) -> tuple[str, list[int], Any]:
@@ -270,7 +400,7 @@ def _laid_out(places: Any, body_bytes: int) -> Iterator[tuple[Any, str, list[int
 
 def _array(body: Any, dtype: str, shape: Sequence[int], begin: int, size: int) -> Any:
     if dtype == _BYTES:
-        return bytes(memoryview(body)[begin : begin + size])
+        return bytes(memoryview(body).cast("B")[begin : begin + size])
     import numpy as np
 
     if not size:

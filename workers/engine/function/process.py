@@ -10,16 +10,17 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import structlog
 
 from penstock.catalogue.environments import in_use
-from penstock.errors import LoadFailed, ModelUnavailable
+from penstock.errors import DeviceLost, LoadFailed, ModelUnavailable, OutOfMemory, ServiceError
 from penstock.functions.confinement import environment_of, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
 
@@ -33,6 +34,8 @@ _LAST_LINES = 5
 _MOST_LOGGED, _MOST_READS = 100, 64
 #: Reason for which a process ends whose runner is closed.
 _CLOSED = "was ended while it loaded"
+#: Errors of devices by their names; any other error of a load is one of the model.
+_OF_DEVICES: Mapping[str, type[ServiceError]] = {"DeviceLost": DeviceLost, "OutOfMemory": OutOfMemory}
 _BOOT = str(files("penstock") / "functions" / "boot.py")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -43,19 +46,29 @@ class ModelProcess:
     """A running model process, after `init` was sent."""
 
     def __init__(
-        self, model: str, file: Path, value: dict[str, Any], *, python: Path, within_s: float, **init: Any
-    ) -> None:  # fmt: skip
-        """Start the process in the environment of `python`.
+        self,
+        model: str,
+        module: str,
+        *,
+        python: Path,
+        within_s: float,
+        network: bool | Sequence[str] = False,
+        secrets: Sequence[str] = (),
+        gpu: bool = False,
+        folder: Path | None = None,
+        value: Mapping[str, Any] = MappingProxyType({}),
+        **init: Any,
+    ) -> None:
+        """Start `module` in a process of the environment of `python`, and send it `init` with these fields and `value`.
 
-        `init` has its `attribute`; `value` its network, secrets and `gpu`. It may take `within_s` to load the model.
-        Raises `OSError`.
+        It may take `within_s` to load the model, and use the `network` (True: all of it), the variables `secrets` of
+        the environment and, with `gpu`, the device. It runs in `folder`, else in one of its own. Raises `OSError`.
         """
         self._model = model
         self._load_by = time.monotonic() + within_s
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
-        network, secrets = value["network"], value["secrets"]
-        env = environment_of(python, network=bool(network), secrets=secrets, gpu=value["gpu"])
+        env = environment_of(python, network=bool(network), secrets=secrets, gpu=gpu)
         self._held = ExitStack()
         self._held.enter_context(in_use(python))
         ours, theirs = socket.socketpair()
@@ -63,21 +76,21 @@ class ModelProcess:
         os.set_blocking(self._pipe, False)
         with theirs:
             self._process = subprocess.Popen(
-                [str(python), "-P", _BOOT, "penstock.functions.child", str(theirs.fileno())],
+                [str(python), "-P", _BOOT, module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                cwd=self._folder.name, env=env, start_new_session=True,
+                cwd=folder or self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
         os.close(out)
         ours.settimeout(_STALL_S)
-        self.wire = Wire(ours)
+        self.wire = Wire(ours, lends=True)
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rest = b""
         #: Reason for which the worker itself ended the process; empty if it did not.
         self.killed_for = ""
         program = None if network else socket_filter()
-        hosts = list(network) if isinstance(network, list | tuple) else []
+        hosts = [] if isinstance(network, bool) else list(network)
         with suppress(Closed):
-            self.wire.send("init", {"filter": program}, file=str(file), hosts=hosts, parent=os.getpid(), **init)
+            self.wire.send("init", {**value, "filter": program}, hosts=hosts, parent=os.getpid(), **init)
 
     @property
     def pid(self) -> int:
@@ -143,11 +156,11 @@ class ModelProcess:
         how = self.killed_for or ending(code)
         return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
 
-    def wait_ready(self, stopped: Callable[[], bool] = lambda: False) -> float:
-        """Wait until the model is loaded; return the seconds.
+    def wait_ready(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """Wait until the model is loaded; return the message `ready`.
 
-        Raises `ModelUnavailable`, and ends the process, if the model cannot be loaded or `stopped` returns True:
-        `LoadFailed` if the process ended by itself, or took too long.
+        Raises `ModelUnavailable`, or the error of a device, and ends the process, if the model cannot be loaded or
+        `stopped` returns True: `LoadFailed` if the process ended by itself, or took too long.
         """
         self._stopped = stopped
         while True:
@@ -159,13 +172,13 @@ class ModelProcess:
                     raise ModelUnavailable(f"the process of the model {self._model!r} {how}") from None
                 raise LoadFailed.of(self._model, how, tuple(lines)) from None
             if message["kind"] == "ready":
-                return float(message["load_s"])
+                return message
             if message["kind"] == "lines":
                 self.log_lines(message["value"])
             if message["kind"] == "failed":
                 self.log_lines(message["trace"].splitlines())
                 self.end()
-                raise ModelUnavailable(failure(self._model, message))
+                raise failure(self._model, message)
 
     def _next(self) -> dict[str, Any]:
         """Return the next message, however long it takes to come: a model may load for minutes."""
@@ -178,12 +191,14 @@ class ModelProcess:
         return self.wire.receive()
 
 
-def failure(model: str, message: dict[str, Any]) -> str:
-    """Return the sentence of a file or class that could not be loaded."""
+def failure(model: str, message: Mapping[str, Any]) -> ServiceError:
+    """Return the error of a file, class or network that could not be loaded."""
     if message["unservable"]:
-        return str(message["detail"])
+        return _OF_DEVICES.get(message["type"], ModelUnavailable)(str(message["detail"]))
     place = f" ({message['place']})" if message["place"] else ""
-    return f"the model {model!r} raised {message['type']} while it was loaded: {message['detail']}{place}"
+    return ModelUnavailable(
+        f"the model {model!r} raised {message['type']} while it was loaded: {message['detail']}{place}"
+    )
 
 
 def ending(code: int) -> str:

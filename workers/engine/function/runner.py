@@ -1,44 +1,34 @@
 """The runner `function`: prompts are calls of a user's function, in a process of its own.
 
-One thread, the driver, owns the process: it sends calls, takes answers, and starts the process anew after its end. The
-engine's scheduler only hands over calls and takes what has come; it never waits.
+The driver's thread sends calls and takes answers. The engine's scheduler only hands over calls and takes what has come;
+it never waits.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import queue
-import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.functions.nested import CALL, PLACES, flat, nested
-from penstock.functions.wire import Closed, WireError
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.device_class import require_device
+from penstock.workers.engine.function.driver import GRACE_S, LOOK_S, Driver
 from penstock.workers.engine.function.process import ModelProcess
 from penstock.workers.engine.memory import process_bytes
 
-#: Seconds between two hand-overs of partial outputs, and two looks at the process's memory.
-_PARTIALS_S, _LOOK_S = 0.05, 1.0
-#: Seconds that a call may go on after all of its jobs were canceled.
-GRACE_S = 5.0
+#: Seconds between two hand-overs of partial outputs.
+_PARTIALS_S = 0.05
 #: Lines of a job that are kept.
 _MAX_LINES = 1000
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -77,31 +67,24 @@ class Call:
         return all(state.dropped for state in self.states)
 
 
-class FunctionRunner:
+class FunctionRunner(Driver):
     """A function's process as a runner whose prompts another process computes (`Elsewhere`)."""
 
     def __init__(self, model: Model, start: Callable[[], ModelProcess]) -> None:
         """Start the process and wait until the model is loaded; raise `ModelUnavailable`."""
+        super().__init__(model.name, start)
         signature = model.options["signature"]
-        self._model, self._start = model, start
+        self._told, self._on_gpu = 0.0, model.device == "cuda"
         self._batched = signature["batched"] is not None
         self._memory = signature["memory_bytes"]
         self.max_batch = model.max_batch
         self.memory_bytes = 0
-        self._lock, self._poking = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._queue: deque[Call] = deque()
         self._active: dict[int, Call] = {}
         self._number = 0
-        self._closing = False
         self._wake: Callable[[], None] = lambda: None
-        self._signal_read, self._signal = os.pipe()
-        os.set_blocking(self._signal_read, False)
-        os.set_blocking(self._signal, False)
-        loaded = queue.SimpleQueue[ModelUnavailable | None]()
-        self._driver = threading.Thread(target=self._drive, args=(loaded,), name=f"model-{model.name}", daemon=True)
-        self._driver.start()
-        if (failure := loaded.get()) is not None:
-            raise failure
+        self.begin_driving()
 
     # The engine's side
 
@@ -135,27 +118,20 @@ class FunctionRunner:
     def drop(self, state: State) -> None:
         """Leave a prompt's answer out; its call ends when all of its prompts are dropped."""
         state.dropped = True
-        self._poke()
+        self.poke()
 
     def step(self, states: Sequence[State]) -> list[Step]:
         """Begin the calls of new prompts, and hand over what has come; raise the error of a prompt."""
         failed = next((state.error for state in states if state.error is not None), None)
         if failed is not None:
             raise failed
-        if not self._driver.is_alive():
-            raise ProcessorFailed(f"the model {self._model.name!r} failed: its process could not be driven")
+        self.require_driver()
         if new := [state for state in states if state.call is None]:
             with self._lock:
                 for group in [new] if self._batched else [[state] for state in new]:
                     self._queue.append(self._new_call(group))
-            self._poke()
+            self.poke()
         return [self._handed(state) for state in states]
-
-    def close(self) -> None:
-        """End the process."""
-        self._closing = True
-        self._poke()
-        self._driver.join(GRACE_S)
 
     def _new_call(self, states: list[State]) -> Call:
         self._number += 1
@@ -172,86 +148,32 @@ class FunctionRunner:
             news, state.news = state.news, False
         return Continue(state, partial if news else None, state.done)
 
-    def _poke(self) -> None:
-        with self._poking, suppress(OSError):  # it is poked already, or closed
-            os.write(self._signal, b".")
-
     # The driver's side
 
-    def _drive(self, loaded: queue.SimpleQueue[ModelUnavailable | None]) -> None:
-        """Start the process and drive it: the kernel ends a process with the thread that started it."""
-        looked = told = 0.0
-        process = None
-        try:
-            process = self._started(loaded.put)
-            if process is None:
-                return
-            on_gpu = self._model.device == "cuda"
-            self.memory_bytes = process_bytes(process.pid) if on_gpu else process.resident_bytes()
-            loaded.put(None)
-            while not self._closing:
-                if process is None and self._queue:
-                    process = self._started(self._fail_all)
-                if process is not None:
-                    process = self._work(process)
-                self._wait(process)
-                now = time.monotonic()
-                if process is not None and now - looked > _LOOK_S:
-                    looked = now
-                    self._look(process)
-                if now - told > _PARTIALS_S and any(s.news for c in self._active.values() for s in c.states):
-                    told = now
-                    self._wake()
-        except BaseException:
-            log.exception("model.driver_failed", model=self._model.name)
-            said = f"the model {self._model.name!r} failed: its process could not be driven"
-            loaded.put(ModelUnavailable(said))
-            self._fail_all(ProcessorFailed(said))
-        finally:
-            if process is not None:
-                process.kill("")
-                process.end()
-            self._fail_all(ModelUnavailable(f"the model {self._model.name!r} was unloaded"))
-            with self._poking:
-                os.close(self._signal)
-                self._signal = -1
-            os.close(self._signal_read)
+    @property
+    def pause_s(self) -> float:
+        """Hand partial outputs over while calls are active."""
+        return _PARTIALS_S if self._active else LOOK_S
 
-    def _wait(self, process: ModelProcess | None) -> None:
-        files: list[Any] = [self._signal_read] + ([] if process is None else process.files)
-        select.select(files, [], [], _PARTIALS_S if self._active else _LOOK_S)
-        try:
-            os.read(self._signal_read, 4096)
-        except BlockingIOError:
-            return
+    def has_work(self) -> bool:
+        """Return True while calls wait."""
+        return bool(self._queue)
 
-    def _started(self, failed: Callable[[ModelUnavailable], None]) -> ModelProcess | None:
-        """Start the process and load the model; after a call of `failed` with the reason, return None."""
-        try:
-            process = self._start()
-            process.wait_ready(lambda: self._closing)
-        except ModelUnavailable as error:
-            failed(error)
-            return None
-        return process
+    def began(self, process: ModelProcess, ready: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Note the process's memory."""
+        if not self.memory_bytes:
+            self.memory_bytes = process_bytes(process.pid) if self._on_gpu else process.resident_bytes()
 
-    def _work(self, process: ModelProcess) -> ModelProcess | None:
-        """Send calls and take answers; return None after the process's end."""
-        try:
-            self._send(process)
-            while select.select([process.wire], [], [], 0)[0]:
-                self._take_checked(process.wire.receive(), process)
-                self._send(process)
-            process.drain()
-            self._cancel(process)
-        except (Closed, WireError) as error:
-            if isinstance(error, WireError):
-                process.kill(f"broke the protocol: {error}")
-            self._ended(process)
-            return None
-        return process
+    def turned(self) -> None:
+        """Hand partial outputs over."""
+        now = time.monotonic()
+        if now - self._told > _PARTIALS_S and any(s.news for c in self._active.values() for s in c.states):
+            self._told = now
+            self._wake()
 
-    def _send(self, process: ModelProcess) -> None:
+    def send(self, process: ModelProcess) -> None:
+        """Send calls, and ask those for which nobody waits to end."""
+        self._cancel(process)
         while self._queue and (not self._active or not (self._batched or self.max_batch == 1)):
             with self._lock:
                 call = self._queue.popleft()
@@ -267,16 +189,10 @@ class FunctionRunner:
                 else:
                     process.wire.send("call", {"arguments": first["arguments"]}, id=call.number)
             except TypeError as error:
-                self._fail(call, ProcessorFailed(f"the model {self._model.name!r} failed: {error}"))
+                self._fail(call, ProcessorFailed(f"the model {self.name!r} failed: {error}"))
 
-    def _take_checked(self, message: Mapping[str, Any], process: ModelProcess) -> None:
-        """Take a message; raise `WireError` for one without what its kind needs."""
-        try:
-            self._take(message, process)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise WireError(f"a message `{message['kind']}` that is not complete") from error
-
-    def _take(self, message: Mapping[str, Any], process: ModelProcess) -> None:
+    def take(self, message: Mapping[str, Any], process: ModelProcess) -> None:
+        """Take a message of the process."""
         call = self._active.get(message.get("id") or 0)
         kind, value = message["kind"], message.get("value")
         if kind == "lines" and (call is None or len(call.states) > 1):
@@ -320,9 +236,8 @@ class FunctionRunner:
             self._queue.extendleft(reversed([self._new_call([state]) for state in kept]))
         self._wake()
 
-    def _ended(self, process: ModelProcess) -> None:
-        how = process.end()
-        log.warning("model.process_ended", model=self._model.name, pid=process.pid, how=how)
+    def ended(self, how: str) -> None:
+        """Call the functions of active calls again, each alone; one that was alone has failed."""
         for call in list(self._active.values()):
             if call.dropped:
                 self._finish(call)
@@ -341,7 +256,8 @@ class FunctionRunner:
             elif call.kill_at is not None and now > call.kill_at:
                 process.kill("was ended: its call went on after the job was canceled")
 
-    def _look(self, process: ModelProcess) -> None:
+    def look(self, process: ModelProcess) -> None:
+        """End a process that takes more memory than it may."""
         if self._memory is not None and process.resident_bytes() > self._memory:
             process.kill(f"was ended: it took more than {self._memory:,} bytes (`memory_bytes` of its decorator)")
 
@@ -355,7 +271,8 @@ class FunctionRunner:
             self._active.pop(call.number, None)
         self._wake()
 
-    def _fail_all(self, error: PenstockError) -> None:
+    def fail_all(self, error: PenstockError) -> None:
+        """Fail all calls."""
         with self._lock:
             calls = [*self._active.values(), *self._queue]
             self._queue.clear()
@@ -366,13 +283,13 @@ class FunctionRunner:
 def start_of(model: Model) -> Callable[[], ModelProcess]:
     """Return how a model's process is started."""
     signature = model.options["signature"]
-    given = {name: signature[name] for name in ("network", "secrets", "gpu")}
 
     def start() -> ModelProcess:
         try:
             return ModelProcess(
-                model.name, Path(model.source), given, python=Path(model.options["python"]),
-                within_s=signature["timeout_s"], attribute=signature["attribute"],
+                model.name, "penstock.functions.child", python=Path(model.options["python"]),
+                within_s=signature["timeout_s"], network=signature["network"], secrets=signature["secrets"],
+                gpu=signature["gpu"], file=model.source, attribute=signature["attribute"],
             )  # fmt: skip
         except OSError as error:
             raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.io_signature import IOSignature, Offers
+from penstock.workers.engine.base import Hosting
 from penstock.workers.engine.transformers.tasks import Task, wanted
 
 _PIXELS = {"pixels": "float32 (channels, H, W)"}
@@ -112,6 +113,23 @@ BY_TASK: Mapping[Task, Sequence[IOSignature]] = MappingProxyType(
     }
 )
 
+#: Tasks of pictures, each with the plain values that a batch has in common.
+_HOSTED: Mapping[Task, tuple[str, ...]] = MappingProxyType(
+    {
+        Task.IMAGE_CLASSIFICATION: (),
+        Task.SEMANTIC_SEGMENTATION: ("size",),
+        Task.INSTANCE_SEGMENTATION: (),
+        Task.OBJECT_DETECTION: (),
+        Task.DEPTH_ESTIMATION: (),
+        Task.ZERO_SHOT_CLASSIFICATION: (),
+        Task.ZERO_SHOT_OBJECT_DETECTION: ("outputs",),
+        Task.MASK_GENERATION: ("outputs",),
+        Task.IMAGE_EMBEDDING: (),
+    }
+)
+#: Beginning of the names of processors of scenes, whose tiles are large: they stay inside the worker by default.
+_SCENES = "raster-"
+
 OFFERS: Offers = MappingProxyType({str(task): signatures for task, signatures in BY_TASK.items()})
 
 
@@ -126,3 +144,12 @@ def offers_of(model: Model) -> Offers | None:
     if task is Task.IMAGE_EMBEDDING and model.options.get("pooling") == "patches":
         return {str(task): (IOSignature(prompt=_PIXELS, output={"embedding": "float32 (dimensions, H, W)"}),)}
     return {str(task): BY_TASK[task]}
+
+
+def hosting_of(model: Model) -> Hosting | None:
+    """Return how a model of pictures runs in a process of its own; None for other tasks."""
+    try:
+        shared = _HOSTED.get(Task(str(wanted(model.processor, model.options.get("task")))))
+    except (ModelUnavailable, ValueError):  # `check` and `load` report it
+        return None
+    return None if shared is None else Hosting(shared, on_gpu=not model.processor.startswith(_SCENES))

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine import engine as engine_module
+from penstock.workers.engine import scheduler
 from penstock.workers.engine.base import Continue, Done, Step
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
@@ -165,7 +165,7 @@ def test_the_error_of_a_ready_prompt_is_raised_and_nothing_is_computed(engine: B
 def test_a_batch_that_collects_goes_when_it_is_full_or_no_more_prompts_come(
     engine: BatchingEngine, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(engine_module, "COLLECT_S", 100 * WAIT_S)
+    monkeypatch.setattr(scheduler, "COLLECT_S", 100 * WAIT_S)
     permits, batches = Permits(), list[list[float]]()
 
     def on_step(states: Sequence[FakeState]) -> None:

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from penstock.errors import DeviceLost, Fenced, InvalidInput, Issue, MediaTooLarge, PenstockError, ProcessorFailed
+from penstock.functions.memory import KEPT_BYTES, SEALABLE, Borrower, Lender, UnsafeMemory
 from penstock.workers.io import reports
 from penstock.workers.io.channel import INLINE_BYTES, Channel, Disconnected, Memory, Message
-from penstock.workers.io.memory import KEPT_BYTES, SEALABLE, Borrower, Lender, UnsafeMemory
 from tests.support.polling import wait_for
 
 MIB = 2**20

@@ -1,0 +1,1 @@
+"""Runners in model processes: passes of a batch runner where nothing else needs the interpreter."""

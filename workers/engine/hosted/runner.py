@@ -1,0 +1,242 @@
+"""A runner in a model process: the worker sends it prompts as they come, then batches of them, and takes the answers.
+
+The device's loop has an interpreter to itself there: a forward pass is several hundred launches, each of which would
+wait for the threads of jobs (`docs/decisions/0117-pictures-in-model-processes.md`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.errors import ModelProcessEnded, ModelUnavailable, PenstockError, ProcessorFailed
+from penstock.functions.wire import MAX_LOANS, Closed, Prepared
+from penstock.models import Model
+from penstock.processors.base import Prompt
+from penstock.workers.engine.base import Hosting, Step, Stepped, shapes_of
+from penstock.workers.engine.function.driver import GRACE_S, Driver
+from penstock.workers.engine.function.process import ModelProcess
+from penstock.workers.engine.hosted.messages import error_of, prompt_value, steps_of
+from penstock.workers.engine.line import DEPTH
+
+#: Prompts that go to the process together before their batch is known: fewer messages cost less of the interpreter.
+GROUP = 8
+
+log = structlog.get_logger(__name__)
+
+
+class HeldPrompt:
+    """A prompt of which the process has a copy; the process drops the copy after this object's end."""
+
+    __slots__ = ("_forgotten", "number", "prepared", "process", "prompt")
+
+    def __init__(self, prompt: Prompt, number: int, forgotten: deque[int]) -> None:
+        self.prompt, self.number = prompt, number
+        #: The process whose memory has the prompt, until it was sent, and the process that it was sent to.
+        self.prepared: tuple[ModelProcess, Prepared] | None = None
+        self.process: ModelProcess | None = None
+        self._forgotten = forgotten
+
+    def __del__(self) -> None:
+        self._forgotten.append(self.number)
+
+
+@dataclass(eq=False, slots=True)
+class SentBatch:
+    """A batch that waits, or that the process works on."""
+
+    number: int
+    states: Sequence[HeldPrompt]
+    wanted: Callable[[], bool]
+    answer: Future[Stepped] = field(default_factory=Future)
+    #: Time at which the process is killed, after nobody waits for the batch any more.
+    kill_at: float = inf
+
+
+class HostedRunner(Driver):
+    """A loaded runner in a process of its own (`Queues`)."""
+
+    def __init__(self, model: Model, hosting: Hosting, start: Callable[[], ModelProcess]) -> None:
+        """Start the process and wait until the model is loaded; raise `ModelUnavailable` or a device's error."""
+        super().__init__(model.name, start)
+        self._hosting = hosting
+        self._queue: deque[SentBatch] = deque()
+        #: Batches that the process has, the one that it works on first.
+        self._sent: dict[int, SentBatch] = {}
+        self._numbers = count(1)
+        self._process: ModelProcess | None = None
+        #: Prompts that were written and not yet sent.
+        self._ready: deque[HeldPrompt] = deque()
+        #: Numbers of prompts that nobody needs any more; the next batch tells them.
+        self._forgotten: deque[int] = deque()
+        self.max_batch, self.memory_bytes, self.takes_numbers = model.max_batch, 0, False
+        self.begin_driving()
+
+    # The engine's side
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Return the shapes and the values that a batch has in common, without asking the process."""
+        return shapes_of(prompt), *(repr(prompt.data.get(name)) for name in self._hosting.shared)
+
+    def admit(self, prompt: Prompt) -> HeldPrompt:
+        """Write the prompt into memory that the process shares; it admits the prompt while it works on a batch.
+
+        Raises `ProcessorFailed` for a value that is neither JSON nor an array.
+        """
+        state = HeldPrompt(prompt, next(self._numbers), self._forgotten)
+        if (process := self._process) is not None:
+            with suppress(Closed):  # the driver does it for the next process
+                state.prepared = self._prepared(prompt, process)
+                self._ready.append(state)
+                if len(self._ready) >= GROUP:
+                    self.poke()
+        return state
+
+    def begin(self, states: Sequence[HeldPrompt], wanted: Callable[[], bool]) -> Future[Stepped]:
+        """Send a batch, of which the process works on one after another."""
+        batch = SentBatch(next(self._numbers), states, wanted)
+        self._queue.append(batch)
+        self.poke()
+        if not self.is_driven:
+            self.fail_all(ProcessorFailed(f"the model {self.name!r} failed: its process could not be driven"))
+        return batch.answer
+
+    def _prepared(self, prompt: Prompt, process: ModelProcess) -> tuple[ModelProcess, Prepared]:
+        try:
+            prepared = process.wire.prepare(prompt_value(prompt))
+            json.dumps(prepared.value)  # else a message with other prompts would fail
+        except (TypeError, ValueError) as error:
+            raise ProcessorFailed(f"the model {self.name!r} failed: {error}") from error
+        return process, prepared
+
+    def step(self, states: Sequence[HeldPrompt]) -> Sequence[Step]:
+        """Send a batch and wait for its answers; raise the first error of a prompt."""
+        steps = self.begin(states, lambda: True).result().steps
+        if failed := [step for step in steps if isinstance(step, PenstockError)]:
+            raise failed[0]
+        return [step for step in steps if not isinstance(step, PenstockError)]
+
+    # The driver's side
+
+    def has_work(self) -> bool:
+        """Return True while batches wait."""
+        return bool(self._queue)
+
+    def began(self, process: ModelProcess, ready: Mapping[str, Any]) -> None:
+        """Note what the loaded runner takes."""
+        self._process = process
+        self.max_batch, self.memory_bytes = int(ready["max_batch"]), int(ready["memory_bytes"])
+        self.takes_numbers = bool(ready["takes_numbers"])
+
+    def send(self, process: ModelProcess) -> None:
+        """Send prompts in groups, and the next batches: so many that the process never waits for one."""
+        self._cancel(process)
+        while len(self._ready) >= GROUP:
+            self._send_prompts([self._ready.popleft() for _ in range(GROUP)], process)
+        while self._queue and len(self._sent) < DEPTH:
+            batch = self._queue.popleft()
+            if not batch.wanted():
+                _fail(batch, ProcessorFailed("nobody waits for this batch"))
+                continue
+            try:
+                self._send_prompts(batch.states, process)
+            except ProcessorFailed as error:
+                _fail(batch, error)
+                continue
+            self._sent[batch.number] = batch
+            prompts = [state.number for state in batch.states]
+            forget = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
+            process.wire.send("batch", id=batch.number, prompts=prompts, forget=forget)
+
+    def _send_prompts(self, states: Sequence[HeldPrompt], process: ModelProcess) -> None:
+        """Send those of the prompts that the process does not have, in few messages."""
+        missing = [state for state in states if state.process is not process]
+        for at in range(0, len(missing), MAX_LOANS):
+            group = missing[at : at + MAX_LOANS]
+            prepared = list[Prepared]()
+            for state in group:
+                if state.prepared is None or state.prepared[0] is not process:  # admitted before this process began
+                    state.prepared = self._prepared(state.prompt, process)
+                prepared.append(state.prepared[1])
+            process.wire.send_prepared("prompts", prepared, ids=[state.number for state in group])
+            for state in group:
+                state.prepared, state.process = None, process
+
+    def _cancel(self, process: ModelProcess) -> None:
+        """Cancel batches for which nobody waits, and end a process that goes on with one."""
+        now = time.monotonic()
+        for batch in self._sent.values():
+            if batch.kill_at < now:
+                process.kill("was ended: its batch went on after all of its jobs had ended")
+            elif batch.kill_at == inf and not batch.wanted():
+                batch.kill_at = now + GRACE_S
+                process.wire.send("cancel", id=batch.number)
+
+    def take(self, message: Mapping[str, Any], process: ModelProcess) -> None:  # noqa: ARG002
+        """Hand the answers of a batch over."""
+        kind, batch = message["kind"], self._sent[message["id"]]
+        if kind == "done":
+            steps = steps_of(message["value"])
+            if len(steps) != len(batch.states):
+                raise ValueError("answers")
+            stepped = Stepped(steps, float(message["seconds"]))
+            del self._sent[batch.number]
+            batch.answer.set_result(stepped)
+        elif kind == "error":
+            error = error_of(message)
+            if message["trace"]:
+                log.error("engine.foreign_error", model=self.name, detail=error.detail, traceback=message["trace"])
+            del self._sent[batch.number]
+            _fail(batch, error)
+        else:
+            raise ValueError(kind)
+
+    def ended(self, how: str) -> None:
+        """Fail the batch that the process worked on; the next process gets the others."""
+        self._process = None
+        self._ready.clear()
+        batches = list(self._sent.values())
+        self._sent.clear()
+        self._queue.extendleft(reversed(batches[1:]))
+        for batch in batches[:1]:
+            _fail(batch, ModelProcessEnded(f"the process of the model {self.name!r} {how.partition(';')[0]}"))
+
+    def fail_all(self, error: PenstockError) -> None:
+        """Fail all batches."""
+        while self._queue:
+            batch = self._queue.popleft()
+            self._sent[batch.number] = batch
+        for number in list(self._sent):
+            _fail(self._sent.pop(number), error)
+
+
+def _fail(batch: SentBatch, error: PenstockError) -> None:
+    batch.answer.set_exception(error)
+
+
+def load_hosted(model: Model, hosting: Hosting) -> HostedRunner:
+    """Load a model in a process of its own; raise `ModelUnavailable` or an error of the device."""
+    record = model.model_dump(mode="json")
+
+    def start() -> ModelProcess:
+        try:
+            return ModelProcess(
+                model.name, "penstock.workers.engine.hosted_child", python=Path(sys.executable), within_s=inf,
+                gpu=model.device != "cpu", folder=Path.cwd(), value={"model": record},
+            )  # fmt: skip
+        except OSError as error:
+            raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error
+
+    return HostedRunner(model, hosting, start)
