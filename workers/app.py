@@ -42,6 +42,7 @@ from penstock.workers.engine.sources import localise
 from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
+from penstock.workers.loads import Loads
 from penstock.workers.pipeline import Pipeline
 from penstock.workers.places import Places
 from penstock.workers.preparation import CHECKS, Localise, Preparation
@@ -201,10 +202,13 @@ def open_worker(
     `worker_id` is the worker's id, None for a new one. `recent` keeps the log lines that it reports.
     """
     processing = processing or io_pool(settings)
-    engine = BatchingEngine(
-        Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers
-    )
     heartbeat, served = Heartbeat(store), ServedModels()
+    spool, marks = settings.spool_dir / "loads", settings.model_cache_dir / "loads"
+    loads = Loads(Runners.installed(), store, served, spool, marks=marks)
+    engine = BatchingEngine(
+        Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers,
+        load=loads.load,
+    )  # fmt: skip
     objects = objects or open_own_store(settings)
     waits = StoreWaits(objects, settings.store_wait_s)
     places = Places(settings.slots, settings.fetch_slots)
@@ -217,12 +221,13 @@ def open_worker(
         described = describing(settings, served, engine)
         slots = Slots(
             settings, store, served, pipeline.run, described, hint, store_away=waits.away, worker=worker_id,
-            places=places, recent=recent,
+            places=places, recent=recent, look=lambda: preparation.again(loads.look()),
         )  # fmt: skip
         watch = ServerWatch(served, Runners.installed().check, slots.wake)
         preparation = Preparation(
             served, processing, engine, spool / "warm-up", localise=localiser(settings), on_news=slots.wake,
             awaited=lambda: store.run(catalogues.awaited(settings.queues)), watch=watch,
+            failing=loads.failing,
         )  # fmt: skip
         preparation.begin(catalogue_of(settings) if catalogue is None else catalogue)
         worker = Worker(settings, slots, heartbeat, engine)

@@ -51,12 +51,13 @@ class Slots:
         worker: str | None = None,
         places: Places | None = None,
         recent: RecentLines | None = None,
+        look: Callable[[], object] = lambda: None,
     ) -> None:
         """`run` runs a job, `describe` returns the worker's state (argument: draining), `hint` notifies a queue.
 
         While `store_away` returns True, nothing is claimed. `worker` is the worker's id; None = a new one. `places` are
         the worker's slots, which jobs lend while they fetch; None = nothing lends any. `recent` has the log lines that
-        the worker reports with its state.
+        the worker reports with its state. `look` is called before the models are published.
         """
         self.worker = worker or uuid.uuid4().hex
         self._settings = settings
@@ -66,6 +67,7 @@ class Slots:
         self._describe = describe
         self._hint = hint
         self._recent = recent
+        self._look = look
         #: Log lines until the latest report that Redis keeps.
         self._reported = -1
         self._store_away = store_away
@@ -288,6 +290,7 @@ class Slots:
             alive_s = SEEN_POLLS * self._settings.poll_s + SEEN_MARGIN_S
             for queue in self._settings.queues:
                 self._store.run(queues.seen(queue, self.worker, self._settings.slots, alive_s=alive_s))
+            self._look()
             # Published on every poll: Redis may have been emptied.
             entries, names = self._served.entries(), self._settings.queues
             self._store.run(catalogues.publish(entries, worker=self.worker, queues=names, alive_s=alive_s))

@@ -20,6 +20,7 @@ from penstock.errors import (
     Drained,
     Interruption,
     JobStoreError,
+    LoadFailed,
     ModelUnavailable,
     ObjectStoreUnavailable,
     PenstockError,
@@ -33,7 +34,7 @@ from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import is_remote
 from penstock.workers.processing import Processing
 from penstock.workers.retry_policy import to_penstock_error
-from penstock.workers.served_models import ServedModels
+from penstock.workers.served_models import Failing, ServedModels
 from penstock.workers.server_watch import ServerWatch
 from penstock.workers.warmup import warm_up
 
@@ -57,11 +58,13 @@ class Preparation:
         self, served: ServedModels, processing: Processing, engine: Engine, folder: Path, *, localise: Localise,
         on_news: Callable[[], None], awaited: Callable[[], Mapping[str, CatalogueEntry]] = dict,
         watch: ServerWatch | None = None, fetch_again_s: float = FETCH_AGAIN_S,
+        failing: Callable[[Model], Failing | None] = lambda _: None,
     ) -> None:  # fmt: skip
         """`folder` is scratch space for warm-ups; `on_news` is called when a model's entry changes.
 
         `awaited` returns the models for which jobs wait, with the latest entries of earlier workers. `watch` gets the
-        models for which a server computes: they need no warm-up.
+        models for which a server computes: they need no warm-up. `failing` returns what keeps this machine from loading
+        a model: the model's next job tries it.
         """
         self._served = served
         self._processing = processing
@@ -72,6 +75,7 @@ class Preparation:
         self._fetch_again_s = fetch_again_s
         self._find_awaited = awaited
         self._watch = watch
+        self._find_failing = failing
         #: Models for which jobs waited at the start, with their earlier entries.
         self._awaited: Mapping[str, CatalogueEntry] = {}
         self._loads = ThreadPoolExecutor(1, thread_name_prefix="load")
@@ -95,6 +99,12 @@ class Preparation:
         for model in self._first:
             self._served.put(model, unusable(model, CHECKING))
         self._thread.start()
+
+    def again(self, models: Iterable[Model]) -> None:
+        """Warm models up again, one after the other in a thread: their loads had failed."""
+        for model in models:
+            with suppress(RuntimeError):  # this has ended
+                self._loads.submit(self._warm_up if model.warm_up else self._load_again, model)
 
     def end(self) -> None:
         """Stop, and wait until every step that can be stopped has ended."""
@@ -127,7 +137,9 @@ class Preparation:
         try:
             self._check()
             local, served = self._localise(model, fetch), Runners.installed().is_served(model)
-            loading = self._load_meanwhile(local) if model.name in self._awaited else None
+            failing = self._find_failing(local)
+            awaited = failing is None and model.name in self._awaited
+            loading = self._load_meanwhile(local) if awaited else None
             entry = self._processing.entry(local, check=self._check)
             if entry.problem is None and not model.warm_up and not served:  # the others' warm-up finds out
                 entry = entry.model_copy(update={"problem": device_problem(local)})
@@ -147,10 +159,24 @@ class Preparation:
         if served and self._watch is not None:
             self._watch.add(local)
             return None
+        if failing is not None:
+            self._served.set_failing(model.name, failing)
+            self._on_news()
+            return None
         if not model.warm_up or (loading is not None and self._replaces_warm_up(model, loading, entry)):
             self._ready(model.name)
             return None
         return local
+
+    def _load_again(self, model: Model) -> None:
+        try:
+            self._engine.load(model, check=self._check)
+        except Interruption:
+            return
+        except Exception as error:
+            self._failed(model.name, to_penstock_error(error))
+        else:
+            self._ready(model.name)
 
     def _load_meanwhile(self, model: Model) -> Future[float]:
         return self._loads.submit(self._engine.load, model, check=self._check)
@@ -192,11 +218,12 @@ class Preparation:
         )  # fmt: skip
 
     def _ready(self, name: str) -> None:
-        self._served.update(name, ready=True)
+        self._served.set_ready(name)
         self._on_news()
 
     def _failed(self, name: str, error: PenstockError) -> None:
-        self._served.update(name, problem=error.detail)
+        if not isinstance(error, LoadFailed):  # such a model waits for its next try
+            self._served.update(name, problem=error.detail)
         self._on_news()
 
     def _check(self) -> None:

@@ -27,6 +27,16 @@ class RunnableModel:
     facts: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The state of a model whose load ended its process."""
+
+    #: The end of the load as a sentence: "its load was ended by SIGABRT".
+    reason: str
+    #: True if its jobs may be claimed, for the next try or because they fail at once.
+    claimable: bool
+
+
 class ServedModels:
     """The models of a worker by name, each with its entry. Safe to use from many threads."""
 
@@ -36,6 +46,8 @@ class ServedModels:
         self._runnable: dict[str, RunnableModel] = {}
         #: Names of the models that stay in preparation although their entries have a problem.
         self._again: set[str] = set()
+        #: Models whose loads ended their processes.
+        self._failing: dict[str, Failing] = {}
         self._fetching = threading.Event()
 
     def put(self, model: Model, entry: CatalogueEntry, *, again: bool = False) -> None:
@@ -51,10 +63,37 @@ class ServedModels:
             if runnable is not None:
                 self._runnable[model.name] = runnable
 
+    def set_ready(self, name: str) -> None:
+        """Make a model ready."""
+        with self._lock:
+            self._failing.pop(name, None)
+            self._set_entry(self._entries[name].model_copy(update={"ready": True, "note": None}))
+
     def update(self, name: str, **changes: Any) -> None:
         """Change a model's entry: `ready`, or a `problem`."""
         with self._lock:
             self._set_entry(self._entries[name].model_copy(update=changes))
+
+    def set_failing(self, name: str, failing: Failing | None) -> None:
+        """Make a model whose load ended its process not ready, with the reason as its note; None: it is to be tried.
+
+        A model that cannot be run stays as it is.
+        """
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None or name not in self._runnable:
+                return
+            if failing is None:
+                self._failing.pop(name, None)
+                self._set_entry(entry.model_copy(update={"note": None}))
+            else:
+                self._failing[name] = failing
+                self._set_entry(entry.model_copy(update={"ready": False, "note": failing.reason}))
+
+    def failing(self, name: str) -> Failing | None:
+        """Return the state of a model whose load ended its process; None for any other."""
+        with self._lock:
+            return self._failing.get(name)
 
     def set_away(self, name: str, reason: str | None) -> bool:
         """Make a model whose server is away not ready, or with None ready; return True if this changed something.
@@ -84,8 +123,13 @@ class ServedModels:
             return frozenset(name for name, entry in self._entries.items() if entry.ready and entry.problem is None)
 
     def claimable(self) -> frozenset[str]:
-        """Return the names under which jobs of the ready models wait, and parts of jobs for this kind of machine."""
+        """Return the names under which jobs wait that may be claimed, and parts of jobs for this kind of machine.
+
+        These are the jobs of ready models, and of those whose load ended its process and may be tried again.
+        """
         ready, runnable = self.ready(), self.runnable()
+        with self._lock:
+            ready |= {name for name, failing in self._failing.items() if failing.claimable}
         return ready.union(part_lane(name, device_class(runnable[name].model)) for name in ready & runnable.keys())
 
     def preparing(self) -> bool:
@@ -119,4 +163,5 @@ class ServedModels:
         if entry.problem is not None:
             entry = entry.model_copy(update={"ready": False})
             self._runnable.pop(entry.name, None)
+            self._failing.pop(entry.name, None)
         self._entries[entry.name] = entry

@@ -20,6 +20,7 @@ from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.storage.redis.counts import Counts, Histogram, counts
 from penstock.storage.redis.fields import MICRO
+from penstock.storage.redis.loads import LoadFailure, load_failures
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.workers import LiveWorker, living
 
@@ -42,7 +43,7 @@ router = APIRouter(tags=["health"])
 class Snapshot:
     """A reading of Redis; `found` is None where Redis did not answer."""
 
-    found: tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker]] | None
+    found: tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker], Sequence[LoadFailure]] | None
     settings: Settings
 
     def collect(self) -> Iterable[Metric]:
@@ -52,12 +53,13 @@ class Snapshot:
             "penstock_job_store_up", "1 if Redis answered, else 0; then only request metrics are present.", up
         )
         if self.found is not None:
-            found, queues, workers = self.found
+            found, queues, workers, failures = self.found
             yield from _queue_metrics(queues, self.settings)
             yield from _job_metrics(found)
             yield from _usage_metrics(found)
             yield _device_metric(workers)
             yield _encoder_cache_metric(workers)
+            yield _load_metric(failures)
             yield from _webhook_metrics(found)
             yield from _drop_metrics(found)
             yield GaugeMetricFamily(
@@ -95,12 +97,15 @@ async def _snapshot(api: Services) -> Snapshot:
         return Snapshot(None, api.settings)
 
 
-async def _read(api: Services) -> tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker]]:
+async def _read(
+    api: Services,
+) -> tuple[Counts, Mapping[str, QueueStats], Sequence[LiveWorker], Sequence[LoadFailure]]:
     found = await api.jobs.run(counts())
     entries = await api.models.latest()
     names = sorted({*found.queues, *api.settings.queues, *(entry.queue for entry in entries.values())})
     stats = await asyncio.gather(*(api.jobs.run(queue_stats(name)) for name in names))
-    return found, dict(zip(names, stats, strict=True)), await api.jobs.run(living())
+    workers, failures = await asyncio.gather(api.jobs.run(living()), api.jobs.run(load_failures()))
+    return found, dict(zip(names, stats, strict=True)), workers, failures
 
 
 def _queue_metrics(queues: Mapping[str, QueueStats], settings: Settings) -> Iterable[Metric]:
@@ -173,6 +178,14 @@ def _encoder_cache_metric(workers: Sequence[LiveWorker]) -> Metric:
     family = GaugeMetricFamily("penstock_encoder_cache_bytes", "Bytes of cached encodings.", labels=["model"])
     for name, size_bytes in sorted(kept.items()):
         family.add_metric([name], size_bytes)
+    return family
+
+
+def _load_metric(failures: Sequence[LoadFailure]) -> Metric:
+    text = "Machines on which the latest load of the model ended its process."
+    family = GaugeMetricFamily("penstock_model_load_failures", text, labels=["model"])
+    for name, machines in sorted(Counter(failure.model for failure in failures).items()):
+        family.add_metric([name], machines)
     return family
 
 

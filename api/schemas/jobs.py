@@ -11,7 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from penstock.api.schemas.provenance import ProvenanceView
 from penstock.jobs import Artifact, Delivery, Job, Phase, Status
-from penstock.models import CatalogueEntry
 
 #: Returns the public URI of an object key; None where objects have no URI outside the service.
 UriOf: TypeAlias = Callable[[str], str] | None
@@ -310,12 +309,6 @@ class LineList(Outgoing):
     lines: list[LineView]
     #: The number of lines that were left out: of long attempts those in the middle, and of many the oldest.
     cut: int
-
-
-class ModelList(Outgoing):
-    """The models, sorted by name."""
-
-    models: list[CatalogueEntry]
 
 
 class ReadyView(Outgoing):

@@ -15,8 +15,8 @@
   * ServiceError        the service's or the machine's; retried where `retryable`
     · JobStoreError: RedisUnavailable, RedisFull, RedisRefused, RedisFailed, RecordTooNew
     · ObjectStoreUnavailable, ObjectStoreFull, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
-      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, ModelServerFailed, ModelProcessEnded, ProcessorFailed,
-      NotReady, Overloaded, WaitOver
+      OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, LoadFailed, ModelServerFailed, ModelProcessEnded,
+      ProcessorFailed, NotReady, Overloaded, WaitOver
     · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   results of an object store
@@ -362,6 +362,23 @@ class DeviceLost(ServiceError, code="device_lost"):
 
 class ModelUnavailable(ServiceError, code="model_unavailable", retryable=False):
     """The model could not be loaded."""
+
+
+class LoadFailed(ModelUnavailable, code="model_load_failed", retryable=True):
+    """The model's load ended its process."""
+
+    #: The end of the load: "was ended by SIGABRT".
+    how: str = ""
+    #: The last lines that the load wrote.
+    lines: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: str, how: str, lines: Sequence[str] = ()) -> LoadFailed:
+        """Return the error of a model's load that ended in this way, with its last lines."""
+        last = f"; its last lines: {' | '.join(lines)}" if lines else ""
+        error = cls(f"model {model!r} could not be loaded: its load {how}{last}")
+        error.how, error.lines = how, tuple(lines)
+        return error
 
 
 class ModelServerFailed(ServiceError, code="model_server_failed"):

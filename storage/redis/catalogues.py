@@ -12,6 +12,7 @@ import structlog
 
 from penstock.models import CatalogueEntry
 from penstock.storage.redis.fields import us
+from penstock.storage.redis.loads import MANY_MACHINES
 from penstock.storage.redis.scripts import Arg, Command, query
 
 #: States of a model in the reply of `read.lua`.
@@ -107,12 +108,21 @@ def _catalogue(flat: list[Any]) -> dict[str, CatalogueEntry]:
 
 
 def _known(flat: list[Any]) -> Known:
-    rows = list(zip(flat[::4], flat[1::4], map(int, flat[2::4]), flat[3::4], strict=True))
-    found = ((name, _entry(name, text), {"ready": state == _READY, "note": note}) for name, text, state, note in rows)
+    rows = list(zip(flat[::5], flat[1::5], map(int, flat[2::5]), flat[3::5], flat[4::5], strict=True))
+    found = ((name, _entry(name, text), _now(state, note, failing)) for name, text, state, note, failing in rows)
     entries = {name: entry.model_copy(update=now) for name, entry, now in found if entry is not None}
-    living = frozenset(name for name, _, state, _ in rows if state >= _LIVING and name in entries)
-    unchecked = frozenset(name for name, _, state, _ in rows if state == _UNCHECKED and name in living)
+    living = frozenset(name for name, _, state, *_ in rows if state >= _LIVING and name in entries)
+    unchecked = frozenset(name for name, _, state, *_ in rows if state == _UNCHECKED and name in living)
     return Known(entries, living, unchecked)
+
+
+def _now(state: int, note: str | None, failing: str | None) -> dict[str, Any]:
+    """Return what changes in a stored entry: a model whose load failed on many machines has a problem."""
+    now = {"ready": state == _READY, "note": note}
+    if failing is None:
+        return now
+    loads = json.loads(failing)
+    return now | ({"problem": loads["how"]} if loads["machines"] >= MANY_MACHINES else {"note": note or loads["how"]})
 
 
 @lru_cache(maxsize=1000)

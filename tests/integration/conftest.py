@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import structlog
 from structlog.dev import ConsoleRenderer, plain_traceback
 
+from penstock.catalogue.records import read_catalogue
+from penstock.models import Model
 from penstock.storage.redis.records import JobStore
 from tests.support.batch_keeper import KeeperMoves
+from tests.support.deadly_runner import install, record
 from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess, start_valkey
 
@@ -68,3 +72,17 @@ async def keeper(service: Service) -> AsyncIterator[KeeperMoves]:
     moves = KeeperMoves(service)
     yield moves
     moves.close()
+
+
+@pytest.fixture
+def model_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
+    """Return a function that gives a model whose load ends as its name says."""
+    for name, value in install(tmp_path / "site").items():
+        monkeypatch.setenv(name, value)
+
+    def make(how: str, **fields: Any) -> Model:
+        file = tmp_path / f"{how}.toml"
+        file.write_text(record(how, how, tmp_path, **fields))
+        return read_catalogue(file)[how]
+
+    return make

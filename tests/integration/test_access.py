@@ -18,6 +18,7 @@ from penstock.api.auth import Tenant
 from penstock.api.facades.errors import VLLM_ROUTES
 from penstock.api_keys import PREFIX, Scope, new_key
 from penstock.storage.journal.api_keys import put_key, revoke_key
+from penstock.storage.redis import loads
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 
@@ -454,3 +455,13 @@ async def test_the_description_says_what_each_route_asks_for(world: World) -> No
 async def test_an_open_service_describes_no_keys(service: Service) -> None:
     document = (await service.http.get("/openapi.json")).json()
     assert "security" not in str(document)
+
+
+async def test_machines_and_lines_of_failed_loads_are_for_operators(world: World) -> None:
+    failed = loads.load_failed("echo", "a", record="1", how="was ended by SIGABRT", lines=("no such symbol",))
+    await world.service.jobs.run(failed)
+    route = ("GET", "/v1/models/{name:path}")
+    operators = (await world.ask(route, world.key(scopes=[Scope.READ, Scope.ADMIN]))).json()
+    tenants = (await world.ask(route, world.key(scopes=[Scope.READ]))).json()
+    assert [row["machine"] for row in operators["load_failures"]] == ["a"]
+    assert tenants["load_failures"] == []

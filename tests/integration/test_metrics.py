@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Delivery, JobKey, Phase, Progress, State, Usage, Webhook
-from penstock.storage.redis import deliveries, drop_events, records, workers
+from penstock.storage.redis import deliveries, drop_events, loads, records, workers
 from penstock.storage.redis.counts import Counts, counts
 from penstock.storage.redis.deliveries import Attempt
 from penstock.storage.redis.records import JobStore, Outcome
@@ -230,7 +230,10 @@ class TestTheRoute:
         await service.jobs.run(workers.report("w", worker_with("echo", 512, busy=0.25), alive_s=60))
         await service.jobs.run(workers.report("v", worker_with("echo", 88, busy=0.75), alive_s=60))
         await service.jobs.run(workers.report("old", worker_with("echo", 0, busy=None), alive_s=60))
+        failed = loads.load_failed("echo", "here", record="1", how="was ended by SIGABRT", lines=())
+        await service.jobs.run(failed)
         families = await scrape(service)
+        assert value(families, "penstock_model_load_failures", model="echo") == 1
         assert value(families, "penstock_encoder_cache_bytes", model="echo") == 600
         assert value(families, "penstock_queue_device_busy", queue="default") == 0.5
         assert _rows(_told(families)) == _rows(_documented())

@@ -204,6 +204,9 @@ class RunnerSpec:
     hub_files: Callable[[Model], Sequence[str]] = lambda _model: HUB_FILES
     #: True: a server computes, which the model's `source` names. The model has no files, and `check` asks the server.
     served: bool = False
+    #: True: a load cannot end the worker, because another process loads the model, or nothing is loaded. Models of
+    #: other runners are first loaded in a process of their own.
+    loads_safely: bool = False
     #: True for a model whose record lacks what only its environment says, which is not built.
     is_incomplete: Callable[[Model], bool] = lambda _model: False
     #: Returns such a model's whole record; builds its environment if the argument is True. Raises `ModelUnavailable`.

@@ -251,12 +251,13 @@ DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"i
 _IF_ASKED = Hosting(on_gpu=False)
 
 FAKE = RunnerSpec(
-    _load_fake, io_signatures=_FAKES, io_signatures_of=_of_fake,
+    _load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,
     hosting=lambda model: _IF_ASKED if model.options.get("steps", 1) == 1 else None,
 )  # fmt: skip
 FUNCTION = _spec(
     _function,
     expected_bytes=_function_bytes,
+    loads_safely=True,
     io_signatures={"function": (_CALL,)},
     is_incomplete=is_unbuilt,
     completed=with_signature,
@@ -268,7 +269,8 @@ ONNX = _spec(
     io_signatures_of=_of_onnx, hosting=lambda _model: _IF_ASKED,
 )  # fmt: skip
 OPENAI_SERVER = _spec(
-    _openai_server, expected_bytes=lambda _model: 0, served=True, io_signatures={"requests": (_SERVED,)}
+    _openai_server, expected_bytes=lambda _model: 0, served=True, loads_safely=True,
+    io_signatures={"requests": (_SERVED,)},
 )  # fmt: skip
 RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), io_signatures={"pages": (_PAGE,)})
 #: Published checkpoints are files of torch's own format, some with the config of TerraTorch's command line.
@@ -309,4 +311,4 @@ def check_vllm(model: Model) -> None:
     check_pooling(model)
 
 
-VLLM = RunnerSpec(load_vllm, check_vllm, expected_bytes=_vllm_bytes, io_signatures=_VLLM)
+VLLM = RunnerSpec(load_vllm, check_vllm, expected_bytes=_vllm_bytes, loads_safely=True, io_signatures=_VLLM)

@@ -23,7 +23,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, OnBatch, OnDevice
 from penstock.workers.engine.batching import search
 from penstock.workers.engine.memory import budget_bytes
-from penstock.workers.engine.residency import Residency, Resident
+from penstock.workers.engine.residency import Load, Residency, Resident
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.runs import Bucket, Item, Run, Window
 from penstock.workers.engine.scheduler import Scheduler
@@ -44,6 +44,7 @@ class BatchingEngine(Scheduler):
         sharers: int = 1,
         ahead_prompts: int = 4,
         ahead_bytes: int = 256 * 2**20,
+        load: Load | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create an engine with these runners and start its scheduler.
@@ -52,10 +53,10 @@ class BatchingEngine(Scheduler):
         processes that share it, `sharers`). `ahead_prompts` and `ahead_bytes` limit the prompts and outputs that
         one run holds in memory beside its largest prompt. A run may draw two batches of prompts ahead even if
         `ahead_prompts` is smaller; `ahead_bytes` still applies.
-        `clock` returns the seconds by which `measure` compares batches.
+        `load` loads a model (None = by its runner). `clock` returns the seconds by which `measure` compares batches.
         """
         budget = (lambda: memory_bytes) if memory_bytes is not None else partial(budget_bytes, sharers)
-        super().__init__(Residency(runners, max_models=max_models, budget_bytes=budget))
+        super().__init__(Residency(runners, max_models=max_models, budget_bytes=budget, load=load))
         self._ahead = Window(ahead_prompts, ahead_bytes)
         #: Seconds by which batches are measured.
         self._clock = clock

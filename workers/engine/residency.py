@@ -26,6 +26,9 @@ log = structlog.get_logger(__name__)
 #: Seconds between two checks of a waiting job for its own end.
 POLL_S = 0.2
 
+#: Loads a model and returns its runner, or raises `ModelUnavailable` or the error of the check.
+Load = Callable[[Model, Check], Runner]
+
 #: A model's name and revision.
 Key = tuple[str, str]
 
@@ -66,8 +69,12 @@ class Residency:
     batches would cost more. With room for as many models as jobs run at a time no job waits.
     """
 
-    def __init__(self, runners: Runners, *, max_models: int, budget_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self, runners: Runners, *, max_models: int, budget_bytes: Callable[[], int], load: Load | None = None
+    ) -> None:
+        """`load` loads a model for which there is room; None = by its runner."""
         self._runners = runners
+        self._load_runner = load or (lambda model, _check: runners.load(model))
         self._max_models = max_models
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
@@ -100,7 +107,7 @@ class Residency:
                 self._loading[key] = size
             for unused in idle:
                 _unload(unused)
-            if resident := self._load(key, model):
+            if resident := self._load(key, model, check):
                 return resident
 
     def _used(self, key: Key) -> Resident | None:
@@ -169,12 +176,12 @@ class Residency:
             return None
         return [self._residents.pop(key) for key in idle]
 
-    def _load(self, key: Key, model: Model) -> Resident | None:
+    def _load(self, key: Key, model: Model, check: Check) -> Resident | None:
         """Load a model for which room was made; return None if it turned out larger and must wait for more room."""
         resident = None
         started = time.monotonic()
         try:
-            resident = Resident(model, self._runners.load(model), time.monotonic() - started, users=1)
+            resident = Resident(model, self._load_runner(model, check), time.monotonic() - started, users=1)
         finally:
             with self._lock:
                 del self._loading[key]

@@ -87,6 +87,19 @@ class Runners:
         except ModelUnavailable:  # the check reports it
             return False
 
+    def loads_safely(self, model: Model) -> bool:
+        """Return True if a model's load cannot end this process; also for an unknown or broken runner."""
+        try:
+            return self._spec(model.runner).loads_safely or self.hosting_of(model) is not None
+        except ModelUnavailable:  # loading reports it
+            return True
+
+    def release_of(self, name: str) -> str:
+        """Return the name and version of the package that has a runner; empty if it is not installed by a package."""
+        found = self.specs.get(name)
+        dist = found.dist if isinstance(found, EntryPoint) else None
+        return "" if dist is None else f"{dist.name} {dist.version}"
+
     def is_incomplete(self, model: Model) -> bool:
         """Return True for a model whose environment is not built; False for an unknown or broken runner, too."""
         try:

@@ -327,10 +327,27 @@ def _models(models: Sequence[ModelInfo], served: Set[str]) -> Iterator[Finding]:
         yield Finding(
             f"model {model.name}",
             model.problem is None,
-            model.problem or f"revision {model.revision}{_waits(model, served)}",
-            _REMEDY.format(model.name) if model.problem else "start one: `penstock up`, or `penstock worker`",
-            doubtful=model.problem is None and model.name not in served,
+            _said(model, served),
+            _remedy(model),
+            doubtful=model.problem is None and (model.name not in served or bool(model.raw.get("load_failures"))),
         )
+
+
+def _said(model: ModelInfo, served: Set[str]) -> str:
+    """Return a model's state, with the machines on which its load ended its process."""
+    state = model.problem or f"revision {model.revision}{_waits(model, served)}"
+    loads = [
+        f"{each['machine']}: its load {each['reason']} ({each['failures']} times in a row; last lines: "
+        f"{' | '.join(each['lines']) or 'none'})"
+        for each in model.raw.get("load_failures") or ()
+    ]
+    return "; ".join([state, *loads])
+
+
+def _remedy(model: ModelInfo) -> str:
+    if model.raw.get("load_failures"):
+        return f"correct the model or its machine, then `penstock models retry {model.name}`"
+    return _REMEDY.format(model.name) if model.problem else "start one: `penstock up`, or `penstock worker`"
 
 
 _REMEDY = "correct it and restart the worker; `penstock models check {}` on its machine checks it again"

@@ -1,4 +1,4 @@
-"""`penstock models`: list, check, add, fetch, build, pin, tune, export, publish and promote models."""
+"""`penstock models`: list, check, add, fetch, build, pin, tune, export, publish, promote and retry models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.cli.failures import problem
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Owner, Url, connect
 from penstock.cli.promotion import promote
 from penstock.cli.tuning import tune
-from penstock.cli.upkeep import opened, operator
+from penstock.cli.upkeep import opened, opened_stores, operator
 from penstock.client.answers import Unreachable
 from penstock.client.local_files import media_fields
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
@@ -40,7 +40,7 @@ class _ListByDefault(TyperGroup):
 
 models_app = typer.Typer(
     cls=_ListByDefault,
-    help="The models: list, check, add, fetch, build, pin, tune, export, publish and promote them.",
+    help="The models: list, check, add, fetch, build, pin, tune, export, publish, promote and retry them.",
     epilog=EPILOG,
 )
 
@@ -283,6 +283,33 @@ def unpublish(
         return
     for name in names:
         out.print(f"{name}  withdrawn")
+
+
+@models_app.command(epilog=EPILOG)
+def retry(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or alias.")],
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have all workers load a model again whose load ended its process, without waiting for their next try.
+
+    `penstock doctor` shows such models. Workers try again within their next poll.
+    """
+    from penstock.models import find, no_model
+    from penstock.storage.journal.stored_models import merged, read_stored
+    from penstock.storage.redis import catalogues, loads
+
+    with opened_stores(data) as (_, jobs, objects):
+        models = merged(jobs.run(catalogues.known()), read_stored(objects))
+        if (model := find(models, name)) is None:
+            raise ConfigError(no_model([name], models))
+        machines = jobs.run(loads.retry(model.name))
+    if as_json:
+        print_json({"model": model.name, "machines": machines})
+    else:
+        out.print(
+            f"{model.name}  {f'{machines} machines forget its failed loads' if machines else 'no load had failed'}"
+        )
 
 
 def _sample(path: Path | None) -> Sample | None:

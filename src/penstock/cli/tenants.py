@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.display import err, out, print_json
 from penstock.cli.keys import tenant_name
 from penstock.cli.options import EPILOG, JOB_FAILED, AsJson, Data, confirm
-from penstock.cli.upkeep import opened
-
-if TYPE_CHECKING:
-    from penstock.config import Settings
-    from penstock.storage.objects.base import ObjectStore
-    from penstock.storage.redis.records import JobStore
+from penstock.cli.upkeep import opened_stores
 
 tenants_app = typer.Typer(
     help="Tenants: export all that is kept of one, or erase it.", epilog=EPILOG, no_args_is_help=True
@@ -50,7 +43,7 @@ def export(
     from penstock.workers.keeper.tenant_export import export_tenant
 
     target = to or Path(f"{name}-export")
-    with _stores(data) as (_, store, objects):
+    with opened_stores(data) as (_, store, objects):
         done = export_tenant(store, objects, name, target)
     if as_json:
         print_json({"tenant": name, "path": str(target), **asdict(done)})
@@ -78,7 +71,7 @@ def erase(
 
     if not yes:
         confirm(f"Erase all jobs, results, uploads, batches, endpoints, usage and keys of tenant {name}?")
-    with _stores(data) as (settings, store, objects):
+    with opened_stores(data) as (settings, store, objects):
         done = erase_tenant(store, objects, settings, name, tell=err.print)
     if as_json:
         print_json({**asdict(done), "beyond": _BEYOND})
@@ -93,16 +86,3 @@ def erase(
         err.print(_BEYOND)
     if done.left:
         raise typer.Exit(JOB_FAILED)
-
-
-@contextmanager
-def _stores(data: Path | None) -> Iterator[tuple[Settings, JobStore, ObjectStore]]:
-    from penstock.storage.redis.records import JobStore
-    from penstock.up.valkey import redis_address
-
-    settings, objects = opened(data)
-    store = JobStore.open(redis_address(settings))
-    try:
-        yield settings, store, objects
-    finally:
-        store.close()

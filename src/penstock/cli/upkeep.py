@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.storage.objects.base import ObjectStore
+    from penstock.storage.redis.records import JobStore
 
 
 def doctor(url: Url = DEFAULT_URL, data: Data = None, as_json: AsJson = False) -> None:
@@ -82,6 +85,20 @@ def opened(data: Path | None) -> tuple[Settings, ObjectStore]:
 
     settings = require_data(load(data))
     return settings, open_store(settings.store_url, settings)
+
+
+@contextmanager
+def opened_stores(data: Path | None) -> Iterator[tuple[Settings, JobStore, ObjectStore]]:
+    """Open the stores of an existing service for the block; raise the errors of `require_data`."""
+    from penstock.storage.redis.records import JobStore
+    from penstock.up.valkey import redis_address
+
+    settings, objects = opened(data)
+    store = JobStore.open(redis_address(settings))
+    try:
+        yield settings, store, objects
+    finally:
+        store.close()
 
 
 def operator() -> str:

@@ -51,6 +51,11 @@
 --                                              penstock:catalogue:living hash: model -> best rank of a living worker;
 --                                              penstock:catalogue:notes hash: model -> its entry's note, which older
 --                                              releases reject in the entry
+-- penstock:load:MODEL                  hash    machine -> its latest load that ended its process (JSON), until one succeeds
+--                                              there or `penstock models retry`; penstock:loads hash: model -> the same in
+--                                              words, and the number of machines (JSON)
+-- penstock:loads:passed                hash    "MODEL CLASS" -> digest of the record and software whose load ended well in a
+--                                              process of its own on a machine of the class
 -- penstock:publishers                  zset    worker by the end of the validity of its entries; penstock:published:WORKER
 --                                              hash: queues, checked, rank:MODEL, entry:MODEL, note:MODEL
 -- penstock:workers                     hash    worker -> its state (JSON), for people; penstock:workers:seen zset by the
@@ -227,13 +232,16 @@ end
 
 local function waits(job) return job.state == 'queued' or job.state == 'delayed' end
 
--- Return the reason why no worker can run a model (publish.lua), or {us} since when no worker serves it, or false.
+-- Return the reason why no worker can run a model (publish.lua) or has loaded it, or {us} since when no worker serves it, or
+-- false.
 local function problem_of(model)
   local rank = redis.call('HGET', P .. 'catalogue:ranks', model)
   if not rank then
     local left_us = redis.call('HGET', P .. 'catalogue:left', model)
     return left_us and { left_us }
   end
+  local failing = rank < '4' and redis.call('HGET', P .. 'loads', model)
+  if failing then return cjson.decode(failing).how end
   if rank >= '3' then return false end
   return cjson.decode(redis.call('HGET', P .. 'catalogue', model)).problem
 end

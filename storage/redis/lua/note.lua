@@ -103,6 +103,66 @@ function ops.leave()
   return 'ok'
 end
 
+-- Stores in words what is known of a model's loads, for those who watch its jobs.
+local function tell_loads(model, how)
+  local machines = redis.call('HLEN', P .. 'load:' .. model)
+  if machines == 0 then
+    redis.call('HDEL', P .. 'loads', model)
+  else
+    how = how or cjson.decode(redis.call('HVALS', P .. 'load:' .. model)[1]).how
+    how = 'its load ' .. how .. (machines > 1 and ' on ' .. machines .. ' machines' or '')
+    redis.call('HSET', P .. 'loads', model, cjson.encode({ how = how, machines = machines }))
+  end
+  redis.call('PUBLISH', P .. 'changes', 'model:' .. model)
+end
+
+-- model machine record how lines(JSON) first_us most_us keep_us many -> us until the machine may try again. A load ended its
+-- process. The wait doubles with each failure in a row, up to `most_us`. Failures of another record are forgotten, and those
+-- older than `keep_us` unless `many` machines have failed.
+function ops.load_failed()
+  local key, now, count = P .. 'load:' .. args.model, now_us(), 1
+  local rows = table_of(redis.call('HGETALL', key))
+  local fewer = redis.call('HLEN', key) < tonumber(args.many)
+  for machine, text in pairs(rows) do
+    local row = cjson.decode(text)
+    if row.record ~= args.record or (fewer and tonumber(row.at_us) < now - args.keep_us) then
+      redis.call('HDEL', key, machine)
+    elseif machine == args.machine then
+      count = row.count + 1
+    end
+  end
+  local wait = math.min(tonumber(args.most_us), args.first_us * 2 ^ math.min(count - 1, 30))
+  redis.call('HSET', key, args.machine, cjson.encode({
+    record = args.record, count = count, at_us = int(now), until_us = int(now + wait), how = args.how, lines = args.lines,
+  }))
+  tell_loads(args.model, args.how)
+  return int(wait)
+end
+
+-- model machine -> 1 where its latest load there had failed. It succeeded.
+function ops.load_succeeded()
+  local known = redis.call('HDEL', P .. 'load:' .. args.model, args.machine)
+  if known == 1 then tell_loads(args.model) end
+  return known
+end
+
+-- model class mark -> 1. A load ended well in a process of its own.
+function ops.load_passed()
+  redis.call('HSET', P .. 'loads:passed', args.model .. ' ' .. args.class, args.mark)
+  return 1
+end
+
+-- model -> number of machines whose failures were forgotten. Every machine tries the model again.
+function ops.load_retry()
+  local machines = redis.call('HLEN', P .. 'load:' .. args.model)
+  redis.call('DEL', P .. 'load:' .. args.model)
+  for _, name in ipairs(redis.call('HKEYS', P .. 'loads:passed')) do
+    if string.match(name, '^%S+') == args.model then redis.call('HDEL', P .. 'loads:passed', name) end
+  end
+  tell_loads(args.model)
+  return machines
+end
+
 -- queues [Q...] worker -> ok. A worker of these queues that was to start no longer does.
 function ops.forget_start()
   for _, queue in ipairs(args.queues) do redis.call('ZREM', qkey(queue, 'starting'), args.worker) end

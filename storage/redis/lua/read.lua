@@ -171,7 +171,7 @@ function ops.newer()
   return { jobs, highest }
 end
 
--- -> {name, entry(JSON), state, note or false, ...}: 3 published by living workers none of which has checked it, 2 ready,
+-- -> {name, entry(JSON), state, note or false, failed loads (JSON) or false, ...}: 3 published by living workers none of which has checked it, 2 ready,
 -- 1 published by a living worker that has checked it, 0 published by none. Without
 -- penstock:catalogue:living, which older releases do not write, every model of a living worker's catalogue counts as living.
 function ops.catalogue()
@@ -191,7 +191,8 @@ function ops.catalogue()
     end
     -- An older worker that publishes the model ready leaves the note of an earlier one.
     local note = state ~= 2 and redis.call('HGET', P .. 'catalogue:notes', name)
-    for _, each in ipairs({ name, flat[i + 1], state, note }) do all[#all + 1] = each end
+    local failing = state ~= 2 and redis.call('HGET', P .. 'loads', name)
+    for _, each in ipairs({ name, flat[i + 1], state, note, failing }) do all[#all + 1] = each end
   end
   return all
 end
@@ -209,6 +210,20 @@ function ops.awaited()
   end
   return found
 end
+
+-- -> {now_us, model, machine, failure (JSON), ...}: the failed loads
+function ops.load_failures()
+  local found = { int(now_us()) }
+  for _, model in ipairs(redis.call('HKEYS', P .. 'loads')) do
+    for machine, row in pairs(table_of(redis.call('HGETALL', P .. 'load:' .. model))) do
+      for _, each in ipairs({ model, machine, row }) do found[#found + 1] = each end
+    end
+  end
+  return found
+end
+
+-- model class -> the mark of its load that ended well on a machine of the class, or false
+function ops.load_passed() return redis.call('HGET', P .. 'loads:passed', args.model .. ' ' .. args.class) end
 
 -- -> {name...} of models that left the catalogue
 function ops.left() return redis.call('HKEYS', P .. 'catalogue:left') end

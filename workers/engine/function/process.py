@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from penstock.catalogue.environments import in_use
-from penstock.errors import DeviceLost, ModelUnavailable, OutOfMemory, ServiceError
+from penstock.errors import DeviceLost, LoadFailed, ModelUnavailable, OutOfMemory, ServiceError
 from penstock.functions.confinement import environment_of, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
 
@@ -32,6 +32,8 @@ _END_S = 1.0
 _LAST_LINES = 5
 #: Lines of one second that are logged, and reads of the pipe at a time.
 _MOST_LOGGED, _MOST_READS = 100, 64
+#: Reason for which a process ends whose runner is closed.
+_CLOSED = "was ended while it loaded"
 #: Errors of devices by their names; any other error of a load is one of the model.
 _OF_DEVICES: Mapping[str, type[ServiceError]] = {"DeviceLost": DeviceLost, "OutOfMemory": OutOfMemory}
 _BOOT = str(files("penstock") / "functions" / "boot.py")
@@ -151,21 +153,24 @@ class ModelProcess:
         self._pipe = -1
         self._folder.cleanup()
         self._held.close()
-        how = self.killed_for or (f"ended by {_signal(-code)}" if code < 0 else f"ended with the exit status {code}")
+        how = self.killed_for or ending(code)
         return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
 
     def wait_ready(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Wait until the model is loaded; return the message `ready`.
 
         Raises `ModelUnavailable`, or the error of a device, and ends the process, if the model cannot be loaded or
-        `stopped` returns True.
+        `stopped` returns True: `LoadFailed` if the process ended by itself, or took too long.
         """
         self._stopped = stopped
         while True:
             try:
                 message = self._next()
             except (Closed, WireError):
-                raise ModelUnavailable(f"the process of the model {self._model!r} {self.end()}") from None
+                how, lines = self.end().partition("; its last lines: ")[0], self._lines
+                if how == _CLOSED:
+                    raise ModelUnavailable(f"the process of the model {self._model!r} {how}") from None
+                raise LoadFailed.of(self._model, how, tuple(lines)) from None
             if message["kind"] == "ready":
                 return message
             if message["kind"] == "lines":
@@ -182,7 +187,7 @@ class ModelProcess:
             if time.monotonic() > self._load_by:
                 self.kill("was ended: it took too long to load (`timeout_s` of its decorator)")
             elif self._stopped():
-                self.kill("was ended while it loaded")
+                self.kill(_CLOSED)
         return self.wire.receive()
 
 
@@ -194,6 +199,11 @@ def failure(model: str, message: Mapping[str, Any]) -> ServiceError:
     return ModelUnavailable(
         f"the model {model!r} raised {message['type']} while it was loaded: {message['detail']}{place}"
     )
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit status; negative: by a signal."""
+    return f"was ended by {_signal(-code)}" if code < 0 else f"ended with the exit status {code}"
 
 
 def _signal(number: int) -> str:

@@ -8,6 +8,7 @@ const REMEDIES = {
   media_refused: "Upload the file, or ask the operator to allow its host or bucket.",
   processor_failed: "The model failed, perhaps on every input. Its lines below and `penstock logs` name the place in its code: give the job's id to the operator.",
   model_unavailable: "Ask the operator: the view Operate and `penstock models check` show what is wrong with the model.",
+  model_load_failed: "Ask the operator: the view Operate and `penstock doctor` show the last lines of the model's load. It is tried again on other machines.",
   worker_lost: "Its workers ended while they ran it, often for lack of memory. Try a smaller input, or ask the operator to look at the worker's log.",
   execution_timeout: "Submit it with a longer execution_timeout, or a smaller input.",
   queue_expired: "No worker took it in time. Submit it again when workers run, or with a longer queue_ttl.",
