@@ -90,7 +90,7 @@ def load(model: Model) -> Simulated:
     return Simulated(model.max_batch, float(model.options["slower"]))
 
 
-SPEC = RunnerSpec(load, hosting=lambda _model: Hosting(on_gpu=False))
+SPEC = RunnerSpec(load, hosting=lambda _model: Hosting())
 
 
 def main(arguments: Sequence[str]) -> None:

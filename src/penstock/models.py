@@ -158,9 +158,8 @@ class Model(Record):
     files: Mapping[str, Sha256] = Field(default_factory=dict)
     #: Device: `auto`, `cpu`, `cuda`, or one of several: `cuda:1`.
     device: str = "auto"
-    #: Passes in a process of their own (true) or inside the worker (false). Not set: models of pictures that run on a
-    #: GPU have a process of their own.
-    own_process: bool | None = None
+    #: True: the passes of the model, one of pictures for instance, run in a process of their own, not in the worker's.
+    own_process: bool = False
     #: Number type of the computation; `bfloat16` by autocast.
     dtype: Literal["float32", "bfloat16"] = "float32"
     #: Queue of the model's jobs; workers serve the queues named in their settings. Models may share a queue.

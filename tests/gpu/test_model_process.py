@@ -37,8 +37,8 @@ def test_a_lost_context_ends_the_process_of_its_model_alone(tmp_path: Path) -> N
         assert not engine.lost
 
 
-def test_pictures_have_a_process_by_default_and_count_its_context(tmp_path: Path) -> None:
-    model = hub.a_model(hub.a_vit(tmp_path), processor="image-classification", device=DEVICE)
+def test_a_process_of_pictures_counts_its_context(tmp_path: Path) -> None:
+    model = hub.a_model(hub.a_vit(tmp_path), processor="image-classification", device=DEVICE, own_process=True)
     with closing(Runners.installed().load(model)) as runner:
         assert isinstance(runner, HostedRunner)
         assert runner.memory_bytes > CONTEXT_BYTES

@@ -235,7 +235,7 @@ def test_a_model_of_texts_refuses_a_process_of_its_own() -> None:
             ask(model)
 
 
-def test_on_a_cpu_models_of_pictures_stay_inside_the_worker() -> None:
-    model = hub.a_model(Path("none"), processor="image-classification", device="cpu")
+def test_models_of_pictures_stay_inside_the_worker_unless_their_record_asks() -> None:
+    model = hub.a_model(Path("none"), processor="image-classification")
     assert Runners.installed().hosting_of(model) is None
     assert Runners.installed().hosting_of(model.model_copy(update={"own_process": True})) is not None

@@ -67,7 +67,7 @@ def _load(model: Model) -> Trial:
     return Trial(model)
 
 
-SPEC = RunnerSpec(_load, hosting=lambda _model: Hosting(on_gpu=False))
+SPEC = RunnerSpec(_load, hosting=lambda _model: Hosting())
 
 
 def install(folder: Path) -> str:

@@ -175,8 +175,6 @@ class Hosting:
 
     #: Names of plain values that all prompts of a batch have in common, beside their shapes (`shapes_of`).
     shared: tuple[str, ...] = ()
-    #: True: it does so on a GPU, unless its record says otherwise.
-    on_gpu: bool = True
 
 
 #: Loads a model's weights and returns its runner, or raises `ModelUnavailable`.

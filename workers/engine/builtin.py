@@ -247,12 +247,9 @@ def _of_torch(model: Model) -> Offers | None:
 
 
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
-#: Runners that may have a process of their own where a record asks for it; nobody has measured that it is faster.
-_IF_ASKED = Hosting(on_gpu=False)
-
 FAKE = RunnerSpec(
     _load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,
-    hosting=lambda model: _IF_ASKED if model.options.get("steps", 1) == 1 else None,
+    hosting=lambda model: Hosting() if model.options.get("steps", 1) == 1 else None,
 )  # fmt: skip
 FUNCTION = _spec(
     _function,
@@ -266,7 +263,7 @@ LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
     _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
     io_signatures={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)},
-    io_signatures_of=_of_onnx, hosting=lambda _model: _IF_ASKED,
+    io_signatures_of=_of_onnx, hosting=lambda _model: Hosting(),
 )  # fmt: skip
 OPENAI_SERVER = _spec(
     _openai_server, expected_bytes=lambda _model: 0, served=True, loads_safely=True,
@@ -280,7 +277,7 @@ TERRATORCH = _spec(
 )  # fmt: skip
 TORCH = _spec(
     _torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch,
-    hosting=lambda _model: _IF_ASKED,
+    hosting=lambda _model: Hosting(),
 )  # fmt: skip
 TRANSFORMERS = _spec(
     _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, io_signatures=transformers.OFFERS,

@@ -125,9 +125,7 @@ class Runners:
         if hosting is None and model.own_process:
             reason = f"the runner {model.runner!r} computes such models inside the worker: leave out `own_process`"
             raise ModelUnavailable(f"model {model.name!r}: {reason}")
-        if hosting is None or model.own_process is False:
-            return None
-        return hosting if model.own_process or (hosting.on_gpu and uses_cuda(model)) else None
+        return hosting if model.own_process else None
 
     def hub_files(self, model: Model) -> Sequence[str]:
         """Return glob patterns of the files to fetch from a model's repository on the hub; raise `ModelUnavailable`."""

@@ -127,8 +127,6 @@ _HOSTED: Mapping[Task, tuple[str, ...]] = MappingProxyType(
         Task.IMAGE_EMBEDDING: (),
     }
 )
-#: Beginning of the names of processors of scenes, whose tiles are large: they stay inside the worker by default.
-_SCENES = "raster-"
 
 OFFERS: Offers = MappingProxyType({str(task): signatures for task, signatures in BY_TASK.items()})
 
@@ -152,4 +150,4 @@ def hosting_of(model: Model) -> Hosting | None:
         shared = _HOSTED.get(Task(str(wanted(model.processor, model.options.get("task")))))
     except (ModelUnavailable, ValueError):  # `check` and `load` report it
         return None
-    return None if shared is None else Hosting(shared, on_gpu=not model.processor.startswith(_SCENES))
+    return None if shared is None else Hosting(shared)
