@@ -65,7 +65,7 @@ def test_two_bad_jobs_do_not_keep_six_good_ones_from_a_pool_that_scales_to_zero(
 def test_warm_ups_of_bad_models_interrupt_no_job_and_are_told_and_retried(tmp_path: Path) -> None:
     ends = {"abort": "was ended by SIGABRT", "segfault": "was ended by SIGSEGV", "exit": "ended with the exit status 0"}
     bad = [record(how, how, tmp_path, max_attempts=100) for how in ends]
-    hanging = record("hang", "hang", tmp_path)
+    hanging = record("hang", "hang", tmp_path, warm_up=False)  # it would keep the warm-up from the others
     config = config_of(tmp_path / "catalogue", record("good", "well", tmp_path), *bad, hanging, more="slots = 2\n")
     site = install(tmp_path / "site")
     with running(tmp_path / "up", config=config, model="good", **site) as stack, stack.client() as client:
@@ -100,6 +100,7 @@ def test_warm_ups_of_bad_models_interrupt_no_job_and_are_told_and_retried(tmp_pa
         with pytest.raises(PenstockAPIError, match="cannot be used at the moment: its load was ended by SIGSEGV"):
             submit(client, "segfault", "x")
 
+        submit(client, "hang", "x")
         (tmp_path / "good.gate").touch()
         ended = client.wait(job)
         assert (ended.succeeded, ended.attempt) == (True, 1)

@@ -249,7 +249,7 @@ def _program() -> str:
     if found := shutil.which("uv"):
         return found
     raise ConfigError(
-        "environments of models are built by uv, which is not installed: `pip install 'penstock[environments]'`, or "
+        "environments of models are built by uv, which is not installed: `pip install uv`, or "
         'name one that is ready: `environment = "PATH"` in `[tool.penstock]` of the file\'s block `# /// script`'
     )
 

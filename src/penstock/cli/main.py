@@ -172,14 +172,13 @@ def submit(
     from penstock.client.downloads import make_folder
 
     require_files(list(takewhile(lambda word: not word.startswith("--"), files or [])))
+    if wants_help(context):
+        _show_help(context, model, url)
+        return
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
-        info = client.model(model)
-        schema = _schema_of(info)  # a service that has just started still checks its models
-        if wants_help(context):
-            show_help(f"submit {model}", info)
-            return
+        schema = _schema_of(client.model(model))  # a service that has just started still checks its models
         rest, options = take_options(files or [], schema, plain=plain_words(context))
         require_files(rest)
         fields = parse_params([*options, *(param or [])], schema)
@@ -201,6 +200,20 @@ def submit(
                 err.print(f"{path}  {path.stat().st_size:,} bytes")
         show_result(client, job, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)
+
+
+def _show_help(context: typer.Context, model: str, url: str) -> None:
+    """Print the help of a model, or that of `submit` where the service does not respond."""
+    from penstock.client.answers import Unreachable
+
+    try:
+        with connect(url) as client:
+            info = client.model(model)
+    except Unreachable as error:
+        out.print(context.get_help(), markup=False, highlight=False, soft_wrap=True)
+        err.print(f"penstock: the options of {model} are not known: {error}", markup=False)
+    else:
+        show_help(f"submit {model}", info)
 
 
 def _schema_of(model: ModelInfo) -> Mapping[str, Any]:
