@@ -50,7 +50,7 @@ def test_map_water(shell: Shell) -> None:
     for block in blocks("map-water.md"):
         shell.take(block)
 
-    stats = json.loads((shell.folder / "stats.json").read_text())
+    stats = json.loads((shell.folder / "water" / "stats.json").read_text())
     bands = json.loads((shell.folder / "from-bands" / "stats.json").read_text())
     # Short-wave bands of half the resolution make another map, but not one of another place.
     water, from_bands = (each["classes"][1]["percent"] for each in (stats, bands))
@@ -80,12 +80,12 @@ def test_map_a_flood(shell: Shell) -> None:
         if block.language != "json" or block.title:
             shell.take(block)
 
-    stats = json.loads((shell.folder / "stats.json").read_text())
+    stats = json.loads((shell.folder / "flood" / "stats.json").read_text())
     found = {row["name"]: row["area_m2"] / 1e6 for row in stats["change"]["classes"]}
     assert 50 < found["water gained"] < 110
     assert found["water gained"] > 10 * found["water lost"]
     assert (shell.folder / "flooded.fgb").stat().st_size > 10_000
-    polygon = json.loads((shell.folder / "polygon-stats.json").read_text())
+    polygon = json.loads((shell.folder / "polygon" / "stats.json").read_text())
     assert polygon["valid_pixels"] > 10_000
     assert polygon["nodata_pixels"] > polygon["pixels"] / 4
 

@@ -20,7 +20,7 @@ def test_run_prithvi(tmp_path: Path) -> None:
 
     assert {path.name for path in (tmp_path / "map").iterdir()} >= {"classes.tif", "probability.tif", "preview.png"}
     assert (tmp_path / "served" / "classes.tif").read_bytes() == (tmp_path / "map" / "classes.tif").read_bytes()
-    stats = json.loads((tmp_path / "stats.json").read_text())
+    stats = json.loads((tmp_path / "map" / "stats.json").read_text())
     assert stats["coordinates"]["location_source"] == "centre of each tile"
     assert len(stats["classes"]) == 13
     assert len(stats["bands"]) == 18
