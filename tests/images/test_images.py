@@ -63,8 +63,15 @@ def test_the_image_of_the_api_holds_no_heavy_library(images: dict[str, str]) -> 
 CLIENTS = "import boto3; [boto3.client(n, region_name='us-east-1') for n in ('s3', 'sqs', 'sts', 'sso', 'sso-oidc')]"
 LIBRARIES = "import torch, onnx, onnxruntime, rasterio, rio_cogeo, pyogrio, pyproj, shapely, pystac, PIL, safetensors"
 
+#: Widths of letters, in a terminal of which the image has no table.
+WIDTHS = (
+    "import os; os.environ['TERM_PROGRAM'] = 'kitty'; import wcwidth; assert wcwidth.wcswidth('e\\u0301\\u732b') == 3"
+)
 
-@pytest.mark.parametrize(("target", "code"), [("api", CLIENTS), ("worker", CLIENTS), ("worker", LIBRARIES)])
+
+@pytest.mark.parametrize(
+    ("target", "code"), [("api", CLIENTS), ("worker", CLIENTS), ("worker", LIBRARIES), ("api", WIDTHS)]
+)
 def test_what_was_removed_is_not_missed(target: str, code: str, images: dict[str, str]) -> None:
     del images
     words = ["podman", "run", "--rm", *CONFINED, "--entrypoint", "python3", image(target), "-c", code]
