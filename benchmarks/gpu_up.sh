@@ -10,14 +10,13 @@ cd "$work"
 sed -i '0,/^runner = /s//own_process = true\nrunner = /' tiny.toml
 "$python" -c 'from PIL import Image; Image.new("RGB", (64, 48), "teal").save("picture.png")'
 port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-name=$(sed -n 's/^\[models\.\([^].]*\)\]$/\1/p' tiny.toml | head -1)
 printf 'models = ["%s/tiny.toml"]\nport = %s\n' "$work" "$port" > penstock.toml
 "$python" -m penstock.cli up > up.log 2>&1 &
 up=$!
 export PENSTOCK_URL=http://127.0.0.1:$port
 for _ in $(seq 120); do
-    "$python" -m penstock.cli models list 2> /dev/null | grep -q "$name" && break
+    "$python" -m penstock.cli models list 2> /dev/null | grep -q tiny && break
     sleep 1
 done
-"$python" -m penstock.cli submit "$name" picture.png --json || { tail -n 40 up.log; exit 1; }
+"$python" -m penstock.cli submit tiny picture.png --wait --json || { tail -n 40 up.log; exit 1; }
 pgrep -f 'penstock.workers.engine.hosted_child' > /dev/null || { echo "there is no process of the model"; exit 1; }

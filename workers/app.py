@@ -203,12 +203,10 @@ def open_worker(
     """
     processing = processing or io_pool(settings)
     heartbeat, served = Heartbeat(store), ServedModels()
-    spool, marks = settings.spool_dir / "loads", settings.model_cache_dir / "loads"
-    loads = Loads(Runners.installed(), store, served, spool, marks=marks)
+    loads = loads_of(settings, store, served)
     engine = BatchingEngine(
-        Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers,
-        load=loads.load,
-    )  # fmt: skip
+        Runners.installed(), memory_bytes=settings.engine_memory_bytes, sharers=settings.device_workers, load=loads.load
+    )
     objects = objects or open_own_store(settings)
     waits = StoreWaits(objects, settings.store_wait_s)
     places = Places(settings.slots, settings.fetch_slots)
@@ -246,6 +244,12 @@ def open_worker(
             heartbeat.close()
             processing.close()
             engine.close()
+
+
+def loads_of(settings: Settings, store: records.JobStore, served: ServedModels) -> Loads:
+    """Return the loads of a worker, which the workers of this machine try one at a time, and remember."""
+    marks = settings.model_cache_dir / "loads"
+    return Loads(Runners.installed(), store, served, settings.spool_dir / "loads", marks=marks)
 
 
 def describing(settings: Settings, served: ServedModels, engine: BatchingEngine) -> Callable[[bool], WorkerState]:

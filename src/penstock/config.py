@@ -331,7 +331,7 @@ class Settings(BaseSettings):
     @property
     def model_cache_dir(self) -> Path:
         """The folder for fetched models, with the default applied."""
-        return (self.model_cache or Path.home() / ".cache" / "penstock" / "models").resolve()
+        return (self.model_cache or default_model_cache()).resolve()
 
     @classmethod
     def settings_customise_sources(
@@ -344,6 +344,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read arguments, then the environment, then the TOML file."""
         return init_settings, env_settings, InitSettingsSource(settings_cls, _file_values())
+
+
+def default_model_cache() -> Path:
+    """Return the folder for fetched models and built environments where no setting names one."""
+    return Path.home() / ".cache" / "penstock" / "models"
 
 
 def settings_file() -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.catalogue.environments import Environments, in_use
+from penstock.catalogue.environments import Environments
 from penstock.catalogue.functions import function_records, is_unbuilt
 from penstock.catalogue.script import read_script
 from penstock.errors import ConfigError, ModelUnavailable
@@ -84,6 +84,7 @@ def test_a_file_runs_here_in_its_environment(
     words = [sys.executable, "-m", "penstock.cli", "run", str(path), "text"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     assert '"version": "1.0"' in done.stdout
+    assert done.stdout.startswith("{")  # and no line of a log
     assert "building the environment of old.py: tool==1.0" in done.stderr
     environments.uv_config.unlink()  # type: ignore[union-attr]  # and no index from now on
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
@@ -129,22 +130,69 @@ def test_a_build_sees_no_credentials(
     assert str(Path.home()) + "'" not in seen
 
 
+def test_a_package_that_is_not_the_locked_one_is_refused(
+    tmp_path: Path, packages: Path, environments: Environments
+) -> None:
+    path = write_model(tmp_path, "m", "'tool==1.0'")
+    environments.build(read_script(path))
+    [locks] = (environments.folder / "locks").glob("*.json")
+    other = Environments(tmp_path / "other", environments.uv_config)
+    (other.folder / "locks").mkdir(parents=True)
+    (other.folder / "locks" / locks.name).write_text(locks.read_text())
+    write_wheel(packages, "tool", "1.0", "CHANGED = True\n")
+    with pytest.raises(ModelUnavailable, match="Hash mismatch"):
+        other.build(read_script(path))
+
+
 def test_a_failed_build_says_uv_s_last_lines(tmp_path: Path, environments: Environments) -> None:
     with pytest.raises(ModelUnavailable, match=r"tool.*3\.0"):
         environments.build(read_script(write_model(tmp_path, "m", "'tool==3.0'")))
     assert environments.listed() == []
 
 
-def test_environments_beyond_the_bound_go_unless_they_are_used(tmp_path: Path, environments: Environments) -> None:
-    small = Environments(environments.folder, environments.uv_config, most_bytes=0)
-    first = environments.build(read_script(write_model(tmp_path, "old", "'tool==1.0'")))
-    with in_use(first):
-        second = small.build(read_script(write_model(tmp_path, "new", "'tool==2.0'")))
+def test_environments_beyond_the_bound_go_unless_a_process_that_lives_has_found_them(
+    tmp_path: Path, environments: Environments
+) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom penstock.catalogue.environments import Environments\n"
+        "from penstock.catalogue.script import read_script\nfolder, config, file = map(Path, sys.argv[1:])\n"
+        "sys.stderr.write(str(Environments(folder, config).build(read_script(file))) + '\\n')\nsys.stdin.read()"
+    )
+    old, new = write_model(tmp_path, "old", "'tool==1.0'"), write_model(tmp_path, "new", "'tool==2.0'")
+    words = [sys.executable, "-c", code, str(environments.folder), str(environments.uv_config), str(old)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
+        assert other.stderr is not None
+        first = Path(other.stderr.readline().strip())
         assert first.exists()
-        assert second.exists()
-    assert small.evict(keep=second.parents[1]) == [first.parents[1]]
+        small = Environments(environments.folder, environments.uv_config, most_bytes=0)
+        second = small.build(read_script(new))
+        assert first.exists()
+        other.communicate()
+    assert small.evict() == [first.parents[1]]
     assert not first.exists()
     assert [one.folder for one in environments.listed()] == [second.parents[1]]
+
+
+def test_the_lock_of_uv_beside_a_file_chooses_the_versions(tmp_path: Path, environments: Environments) -> None:
+    path = write_model(tmp_path, "pinned", "'tool==1.0'", more="# requires-python = '>=3.11'\n")
+    lock = [
+        sys.executable,
+        "-m",
+        "uv",
+        "lock",
+        "-q",
+        "--script",
+        str(path),
+        "--config-file",
+        str(environments.uv_config),
+    ]
+    subprocess.run(lock, check=True, timeout=60)
+    path.write_text(path.read_text().replace("tool==1.0", "tool"))  # the newest is 2.0
+    python = environments.build(read_script(path))
+    said = subprocess.run(
+        [python, "-c", "import tool; print(tool.VERSION)"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "1.0\n"
 
 
 def test_a_file_may_name_an_environment_that_is_ready(tmp_path: Path, environments: Environments) -> None:

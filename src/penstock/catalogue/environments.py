@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from penstock.catalogue.script import Script
+from penstock.config import default_model_cache
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.functions.confinement import environment
 
@@ -77,17 +78,23 @@ class Environments:
     @classmethod
     def here(cls) -> Environments:
         """Return the environments in the folder that settings have by default."""
-        return cls(Path.home() / ".cache" / "penstock" / "models" / _FOLDER)
+        return cls(default_model_cache() / _FOLDER)
 
     def find(self, script: Script) -> Path | None:
-        """Return the interpreter of a file's environment; None if it is not built. Raises `ConfigError`."""
+        """Return the interpreter of a file's environment; None if it is not built. Raises `ConfigError`.
+
+        The environment is not removed while this process lives: a model whose process ends starts from it again.
+        """
         if script.environment is not None:
             return _ready(script.environment)
         if not script.dependencies:
             return Path(sys.executable)
         lock = self._lock(script)
-        folder = None if lock is None else self.folder / _digest(lock)
-        return python_of(folder) if folder is not None and _is_whole(folder) else None
+        if lock is None:
+            return None
+        folder = self.folder / _digest(lock)
+        _hold(folder)
+        return python_of(folder) if _is_whole(folder) else None
 
     def build(self, script: Script) -> Path:
         """Return the interpreter of a file's environment, which is built if it is not there.
@@ -103,7 +110,8 @@ class Environments:
             with _alone(self.folder / f"{folder.name}.flock"):
                 if not _is_whole(folder):
                     self._make(folder, lock)
-        self.evict(keep=folder)
+            _hold(folder)
+        self.evict()
         return python_of(folder)
 
     def listed(self) -> list[Built]:
@@ -115,12 +123,12 @@ class Environments:
                 found.append(Built(said.parent, about["bytes"], said.stat().st_mtime, about["packages"]))
         return sorted(found, key=lambda one: -one.used_at)
 
-    def evict(self, keep: Path | None = None) -> list[Path]:
+    def evict(self) -> list[Path]:
         """Remove environments beyond the bound that no process uses, the least recently used first; return them."""
         total, gone = 0, []
         for one in self.listed():
             total += one.size_bytes
-            if total > self.most_bytes and one.folder != keep and _remove_unused(one.folder):
+            if total > self.most_bytes and _remove_unused(one.folder):
                 gone.append(one.folder)
                 total -= one.size_bytes
                 log.info("environment.removed", folder=one.folder.name, bytes=one.size_bytes)
@@ -161,12 +169,15 @@ class Environments:
 
     def _make(self, folder: Path, lock: dict[str, Any]) -> None:
         log.info("environment.building", folder=folder.name)
+        if (held := _HELD.pop(folder, None)) is not None:  # it was there and is broken
+            os.close(held)
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=self.folder) as name:
             made, packages = Path(name, "made"), Path(name, "packages.txt")
             packages.write_text(lock["packages"])
             self._uv("venv", "--relocatable", "--no-project", "--python", lock["python"], str(made))
-            self._uv("pip", "sync", "--require-hashes", "--python", str(python_of(made)), str(packages))
+            # uv checks the hashes; packages of a folder or a repository have none in locks of `uv lock`.
+            self._uv("pip", "sync", "--python", str(python_of(made)), str(packages))
             names = [line.split(" ")[0] for line in lock["packages"].splitlines() if line[:1].isalnum()]
             said = {"bytes": _bytes_of(made), "packages": names}
             (made / _BUILT).write_text(json.dumps(said))
@@ -195,22 +206,17 @@ class Environments:
         return done.stdout
 
 
-@contextmanager
-def in_use(python: Path) -> Iterator[None]:
-    """Keep an environment from being removed inside the block, and note the time of its use."""
-    said = python.parent.parent / _BUILT
-    try:
-        file = os.open(said, os.O_RDONLY)
-    except OSError:  # not one of ours
-        yield
-        return
-    try:
+#: Descriptors that keep environments from being removed, for the rest of this process's life.
+_HELD: dict[Path, int] = {}
+
+
+def _hold(folder: Path) -> None:
+    """Keep an environment, if it is there, from being removed while this process lives; note the time of its use."""
+    if folder not in _HELD:
         with suppress(OSError):
-            os.utime(said)
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(file)
+            os.utime(folder / _BUILT)
+            _HELD[folder] = os.open(folder / _BUILT, os.O_RDONLY)
+            fcntl.flock(_HELD[folder], fcntl.LOCK_SH)
 
 
 def python_of(folder: Path) -> Path:

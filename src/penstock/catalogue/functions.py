@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from penstock.catalogue.environments import Environments, in_use
+from penstock.catalogue.environments import Environments
 from penstock.catalogue.script import Script, names_of, read_script
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.functions.confinement import environment_of
@@ -69,11 +69,10 @@ def _described(path: Path, digest: str, python: Path) -> str:  # noqa: ARG001  (
     boot = str(files("penstock") / "functions" / "boot.py")
     command = [str(python), "-P", boot, "penstock.functions.child", "--describe", str(path)]
     try:
-        with in_use(python):
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_IMPORT_S, check=False, stdin=subprocess.DEVNULL,
-                env=environment_of(python),
-            )  # fmt: skip
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_IMPORT_S, check=False, stdin=subprocess.DEVNULL,
+            env=environment_of(python),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{path} took more than {_IMPORT_S} s to be imported: move slow work to `load`") from None
     if done.returncode:

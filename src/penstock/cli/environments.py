@@ -74,7 +74,9 @@ def build(
     """
     from penstock.catalogue.environments import Environments
     from penstock.config import load_settings
+    from penstock.observation.log import configure
 
+    configure("warning")
     settings = load_settings()
     for file in files or [path for path in settings.models if path.suffix == ".py"]:
         built_records(file, settings)

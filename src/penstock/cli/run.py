@@ -69,7 +69,6 @@ def run(
     A function of a Python file: penstock run thumbs.py:thumbnail photo.jpg --size 64. With --help after a model, its
     arguments and options are shown.
     """
-    named, (model, catalogue) = model, of_file(model, catalogue or [])
     use_huge_pages(os.environ)
     keep_to_cores(os.environ, cores(), physical_cores())
     from penstock.local.library import Engine
@@ -77,6 +76,7 @@ def run(
 
     level = "info" if verbose else "error"
     configure(level, as_text=True)
+    named, (model, catalogue) = model, of_file(model, catalogue or [])
     sys.excepthook = partial(_complain_of_processor, as_json)
     try:
         with Engine(catalogue=catalogue, isolated=isolated, log_level=level) as engine:

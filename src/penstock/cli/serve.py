@@ -42,6 +42,7 @@ def serve(
     from penstock.up.children import end_with
     from penstock.up.supervisor import up
 
+    configure("warning")
     if supervisor:
         end_with(supervisor)
     given = {"data": data, "host": host, "port": port}
@@ -49,7 +50,6 @@ def serve(
     slots = settings.slots if "slots" in settings.model_fields_set else _slots(files)
     models = (*settings.models, *(file.absolute() for file in files))
     settings = settings.model_copy(update={"models": models, "slots": slots})
-    configure("warning")
 
     def say(who: str, what: str) -> None:
         out.print(f"{who:<7} {what}")

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,6 @@ from typing import Any
 
 import structlog
 
-from penstock.catalogue.environments import in_use
 from penstock.errors import DeviceLost, LoadFailed, ModelUnavailable, OutOfMemory, ServiceError
 from penstock.functions.confinement import environment_of, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
@@ -69,8 +68,6 @@ class ModelProcess:
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
         env = environment_of(python, network=bool(network), secrets=secrets, gpu=gpu)
-        self._held = ExitStack()
-        self._held.enter_context(in_use(python))
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
@@ -152,7 +149,6 @@ class ModelProcess:
             os.close(self._pipe)
         self._pipe = -1
         self._folder.cleanup()
-        self._held.close()
         how = self.killed_for or ending(code)
         return how + (f"; its last lines: {' | '.join(self._lines)}" if self._lines else "")
 
