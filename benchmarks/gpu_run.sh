@@ -39,7 +39,8 @@ part() {  # part NAME LIMIT_S COMMAND...
 }
 
 tests() {  # without tests/conftest.py, which needs servers that are not here
-    "$python" -m pytest -q --noconftest -p no:cacheprovider -o filterwarnings=default "$@"
+    # A test that hangs is told with its stack, before the part's limit ends all of them.
+    "$python" -m pytest -q --noconftest -p no:cacheprovider -o filterwarnings=default --timeout 60 "$@"
 }
 export -f tests
 export python
