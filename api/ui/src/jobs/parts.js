@@ -6,6 +6,11 @@ export function badge(status) {
   return h("span", { class: `badge ${status}` }, status);
 }
 
+/** Return the state of a model: one with a note waits for a server, or for another try to load it. */
+export function readiness({ problem, note, ready }) {
+  return badge(problem ? "problem" : ready ? "ready" : note ? "waiting" : "warming up");
+}
+
 /** Return a progress bar with its words. Waiting jobs have words alone. */
 export function progress(job) {
   if (FINAL.has(job.status)) return h("span", { class: "quiet" }, done(job));

@@ -1,7 +1,7 @@
 // The page of a model: what it does, what it takes and gives, and an example to run.
 import { call, get } from "../api.js";
 import { fill, h, note, prose, section, table } from "../dom.js";
-import { badge, jobPath } from "../jobs/parts.js";
+import { jobPath, readiness } from "../jobs/parts.js";
 import { may } from "../session.js";
 import { commands } from "../submit/commands.js";
 import { kindOf, limits, resolve } from "../submit/schema.js";
@@ -15,7 +15,7 @@ export async function show(main, { rest: [name = ""], signal }) {
   fill(main,
     h("p", { class: "crumbs" }, h("a", { href: "#/operate" }, "Operate")),
     h("div", { class: "head" },
-      h("div", {}, h("h1", {}, model.title || model.name, " ", badge(model.problem ? "problem" : model.ready ? "ready" : "warming up")), h("p", { class: "quiet id" }, model.name)),
+      h("div", {}, h("h1", {}, model.title || model.name, " ", readiness(model)), h("p", { class: "quiet id" }, model.name)),
       may("submit") && h("a", { class: "button main", href: `#/submit/${encodeURIComponent(model.name)}` }, "Submit a job")),
     h("div", { class: "columns" },
       h("div", { class: "stack" },

@@ -1,7 +1,7 @@
 // Models and their problems.
 import { get } from "../api.js";
 import { h, section, table } from "../dom.js";
-import { badge } from "../jobs/parts.js";
+import { readiness } from "../jobs/parts.js";
 import { time } from "../words.js";
 
 export async function models(signal) {
@@ -9,7 +9,7 @@ export async function models(signal) {
   if (!found.length) return section("Models", h("p", { class: "quiet" }, "No model is known yet. A worker reports its models when it starts."));
   return section("Models", table("Models", ["Model", "State", "Queue", "Processor", "Revision", "Licence"], found.map((model) => [
     h("span", {}, h("a", { href: `#/model/${encodeURIComponent(model.name)}` }, model.name), h("br"), h("span", { class: "quiet" }, model.title)),
-    h("span", {}, badge(model.problem ? "problem" : model.ready ? "ready" : "warming up"), model.problem && h("span", { class: "problem" }, ` ${model.problem}`), model.note && h("span", { class: "quiet" }, ` ${model.note}`), (model.load_failures ?? []).map(failure)),
+    h("span", {}, readiness(model), model.problem && h("span", { class: "problem" }, ` ${model.problem}`), model.note && h("span", { class: "quiet" }, ` ${model.note}`), (model.load_failures ?? []).map(failure)),
     model.queue, model.processor, model.revision, model.licence,
   ])));
 }
