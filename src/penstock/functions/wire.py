@@ -3,9 +3,9 @@
     prefix (bytes of the header, bytes of the body) | header (JSON) | body (the bytes of arrays)
 
 No memory is shared: the kernel copies a body from one process into the other, in one call at each end. That takes as
-long as sealed segments that both processes keep (14 MB: 6.5 ms with its reading) or less (eight arrays of 0.6 MB: 2.9 ms
-for 8.0 ms; `docs/decisions/0119-one-channel.md`). So no process holds memory that its own limit does not count, and
-nothing changes under a reader. The receiver trusts no message.
+long as sealed segments that both processes keep (14 MB: 6.5 ms with its reading) or less (eight arrays of 0.6 MB:
+2.9 ms, not 8.0; `docs/decisions/0119-one-channel.md`). So no process holds memory that its own limit does not count,
+and nothing changes under a reader. The receiver trusts no message.
 
 Standard library only; numpy where a message holds arrays. `docs/reference/channel.md` lists the messages.
 """
