@@ -117,7 +117,7 @@ def test_an_end_is_told() -> None:
 
 
 def test_a_process_has_no_more_on_its_way_than_its_limit_in_all_its_conversations() -> None:
-    """What it sent counts until the last of its arrays is gone."""
+    """A body counts until the last of its arrays is gone."""
     memory, size = Memory(100 * MIB), 40 * MIB
     pairs = [socket.socketpair() for _ in range(2)]
     ours = [end_to_process(end, memory) for end, _ in pairs]
