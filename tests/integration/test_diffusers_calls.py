@@ -41,11 +41,7 @@ pytestmark = [
 WAIT_S = 240
 SIDE = 64
 AUTO = {Task.TEXT: "Text2Image", Task.IMAGE: "Image2Image", Task.INPAINT: "Inpainting"}
-#: Families whose classes serve further tasks; Stable Diffusion's own steps make its images of texts alone.
-TRIED = [
-    ("stable-diffusion", Task.IMAGE), ("stable-diffusion", Task.INPAINT),
-    *((family, task) for family in sorted(pipelines.FAMILIES) for task in Task),
-]  # fmt: skip
+TRIED = [(family, task) for family in ("stable-diffusion", *sorted(pipelines.FAMILIES)) for task in AUTO]
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -154,6 +150,11 @@ def test_a_call_makes_the_librarys_image_alone_and_beside_others(
     for found, one in zip(map(image, finish_states(runner, states)), alone, strict=False):
         np.testing.assert_array_equal(found, one)
     assert len({runner.bucket(prompt) for prompt in prompts}) == 1
+    assert isinstance(runner, CallRunner)
+    other = replace(prompts[0], data={**prompts[0].data, "seed": 5, "prompt": "a hat"})
+    [one, two] = finish(replace(runner, together=True), prompts[0], other)
+    assert np.abs(image(one).astype(int) - alone[0]).max() <= 1
+    assert np.abs(image(two).astype(int) - image(finish(runner, other)[0])).max() <= 1
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_a_call_that_failed_between_its_steps_repeats_them(
         [step] = runner.step([state])
         assert isinstance(step, Continue)
         state = step.state
-    state.drawing.call = None  # as an error leaves it
+    state.wish.drawing.call = None  # as an error leaves it
     np.testing.assert_array_equal(image(finish_states(runner, [state])[0]), image(finish(runner, prompt)[0]))
 
 
@@ -256,6 +257,21 @@ def test_an_engine_runs_calls_of_several_jobs_and_ends_them(source: Path, files:
     assert sum(shares) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("family", ["stable-diffusion-xl", "stable-diffusion-3", "lcm", "pixart-sigma", "auraflow"])
+@pytest.mark.breadth(but=("stable-diffusion-xl",))
+def test_previews_are_small_images_of_what_comes(loaded: Any, files: Mapping[str, Path], family: str) -> None:
+    source, runner = loaded(family)
+    state = runner.admit(asked(source, files, Task.TEXT, steps=6, previews=5, width=256, height=192))
+    seen = []
+    while isinstance(step := runner.step([state])[0], Continue):
+        state = step.state
+        assert step.partial is not None
+        seen.append(step.partial.data["preview"].astype(int))
+    assert {preview.shape for preview in seen} == {(96, 128, 3)}
+    last = image(step.output).reshape(96, 2, 128, 2, 3).mean(axis=(1, 3))
+    assert np.abs(seen[-1] - last).mean() < np.abs(seen[0] - last).mean(), "later ones are nearer to the image"
+
+
 @pytest.mark.parametrize(
     ("family", "request_", "pointer", "words"),
     [
@@ -264,11 +280,11 @@ def test_an_engine_runs_calls_of_several_jobs_and_ends_them(source: Path, files:
         ("stable-diffusion-xl", {"true_cfg_scale": 2}, "/input/true_cfg_scale", "no meaning"),
         ("stable-diffusion-xl", {"width": 60}, "/input/width", "60 is not a multiple of 8"),
         ("stable-diffusion-xl", {"steps": 1001}, "/input/steps", "too many"),
-        ("stable-diffusion-xl", {"previews": 2}, "/input/previews", "makes no previews"),
+        ("flux", {"previews": 2}, "/input/previews", "FluxPipeline makes no previews"),
         ("stable-diffusion-xl", {"mask": "media://mask"}, "/input/mask", "needs the image"),
         ("pixart-alpha", {"image": "media://image"}, "/input/image", "has no image to image; it has: text to image"),
         ("lcm", {"image": "media://image", "mask": "media://mask"}, "/input/mask", "has no inpainting"),
-        ("stable-diffusion", {"strength": 0.5}, "/input/strength", "no meaning without an image"),
+        ("stable-diffusion", {"strength": 0.5}, "/input/strength", "no meaning in StableDiffusionPipeline"),
     ],
 )
 def test_what_a_pipeline_does_not_take_is_refused_by_name(
@@ -283,8 +299,6 @@ def test_what_a_pipeline_does_not_take_is_refused_by_name(
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        ({"task": "sing"}, InvalidInput, "has the tasks text, image, inpaint, not sing"),
-        ({"prompt": None}, ProcessorFailed, "`prompt`"),
         ({"strength": 0.5}, InvalidInput, "StableDiffusionXLPipeline does not take strength"),
         ({"image": np.zeros((8, 8), np.float32)}, ProcessorFailed, "`image` as uint8 with 3 axes"),
     ],
@@ -349,7 +363,7 @@ def test_a_network_for_inpainting_makes_nothing_else(tmp_path: Path, files: Mapp
             "'NoSuchTokenizer' of 'transformers', which is not installed",
         ),
         ("unet", ["mine", "Network"], "'Network' of 'mine', which is not installed or not known"),
-        ("scheduler", ["diffusers", "DPMSolverSDEScheduler"], "needs the packages torch, torchsde"),
+        ("scheduler", ["diffusers", "DPMSolverSDEScheduler"], "DPMSolverSDEScheduler requires the torchsde library"),
     ],
 )
 def test_a_part_that_cannot_be_loaded_is_refused_unread(
