@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, str] = {
 
 
 class Task(StrEnum):
-    """What an image is made from: a task of AutoPipeline, a label or nothing."""
+    """The source of an image: that of a task of AutoPipeline, a label or nothing."""
 
     TEXT = "text"
     IMAGE = "image"

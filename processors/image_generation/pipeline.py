@@ -18,6 +18,8 @@ INDEX = "model_index.json"
 _USUAL_PX = 1024
 #: Channels of a U-Net that takes latents, a mask, and the latents of what stays.
 _INPAINTING_CHANNELS = 9
+#: Labels of a network that `DiTPipeline` can guide: it always takes the number 1000 for no label.
+_LABELS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ class Pipeline:
         sides = _sides(network.get("sample_size"), shrinks)
         if sides is None and not {Task.NOTHING, Task.LABEL}.isdisjoint(calls):
             raise _wrong(model, "the config.json of its network has no `sample_size`")
+        label_count = int(network.get("num_embeds_ada_norm") or 0)
+        if Task.LABEL in calls and label_count != _LABELS:
+            raise _wrong(model, f"its network has {label_count} labels, and {name} takes networks of {_LABELS}")
         height, width = (max(side // factor, 1) * factor for side in sides or (_USUAL_PX, _USUAL_PX))
         return cls(
             str(name),
@@ -72,7 +77,7 @@ class Pipeline:
             max_steps=_max_steps(_config(model, "scheduler/scheduler_config.json")),
             previews=vae is None or _decodes(decoder, network, index[vae][1]),
             labels=_labels(model, index.get("id2label") or {}),
-            label_count=int(network.get("num_embeds_ada_norm") or 0),
+            label_count=label_count,
         )
 
 

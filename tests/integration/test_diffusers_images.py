@@ -56,8 +56,8 @@ def runner(painter: Path) -> Runner:
     return diffusion.load(painter)
 
 
-def library(source: Path, pipeline: str) -> Any:
-    loaded = getattr(diffusers, pipeline).from_pretrained(source)
+def library(source: Path, pipeline: str, **given: Any) -> Any:
+    loaded = getattr(diffusers, pipeline).from_pretrained(source, **given)
     loaded.set_progress_bar_config(disable=True)
     return loaded
 
@@ -181,6 +181,20 @@ def test_a_label_has_the_same_image_each_time_where_the_scheduler_draws_noise(tm
     assert (image(one) != image(other)).any()
     [common, _] = finish(replace(runner, together=True), labelled(2), labelled(1, seed=5))
     assert np.abs(image(common).astype(int) - image(one)).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["nothing", "label"])
+def test_in_bfloat16_the_image_is_the_librarys_in_bfloat16(tmp_path: Path, kind: str) -> None:
+    make, name, prompt, given = {
+        "nothing": (a_dreamer, "DDPMPipeline", untold(), {}),
+        "label": (a_labeller, "DiTPipeline", labelled(2), {"class_labels": [2]}),
+    }[kind]
+    source = make(tmp_path)
+    pipeline = library(source, name, torch_dtype=torch.bfloat16)
+    made = pipeline(**given, num_inference_steps=6, generator=random(1), output_type="pt").images[0]
+    [found] = finish(diffusion.load(source, dtype="bfloat16"), prompt)
+    expected = (made.float() * 255).round().to(torch.uint8).permute(1, 2, 0)
+    np.testing.assert_array_equal(image(found), expected.numpy())
 
 
 def test_a_transformer_under_its_older_name_is_loaded(tmp_path: Path) -> None:

@@ -27,10 +27,12 @@ from penstock.workers.engine.diffusers.paused import Pause, Paused, Resumable, R
 from penstock.workers.engine.torch.device import TorchDevice
 
 _REQUIRED = ("task", "width", "height", "steps", "seed")
+#: Further values that a prompt of a task needs; other tasks need a text.
+_SUBJECTS: Mapping[str, Sequence[str]] = {Task.NOTHING: (), Task.LABEL: ("label",)}
 _ARRAYS = {"image": 3, "mask": 2}
 _TEXTS = ("prompt", "negative_prompt")
 #: Values in which the images of one call may differ.
-_OWN = ("prompt", "negative_prompt", "label", "seed")
+_OWN = (*_TEXTS, "label", "seed")
 
 
 @dataclass(slots=True)
@@ -89,8 +91,8 @@ class CallRunner:
     def admit(self, prompt: Prompt) -> DrawingState:
         """Check a prompt against the signature of its pipeline."""
         data = prompt.data
-        required = (*_REQUIRED, *{"nothing": (), "label": ("label",)}.get(str(data.get("task")), ("prompt",)))
-        if lacking := [name for name in required if data.get(name) is None]:
+        subject = _SUBJECTS.get(data.get("task", ""), ("prompt",))
+        if lacking := [name for name in (*_REQUIRED, *subject) if data.get(name) is None]:
             raise ProcessorFailed(f"a pipeline takes {', '.join(f'`{name}`' for name in lacking)}")
         pipeline = self._pipeline(data)
         taken = inspect.signature(pipeline.__call__).parameters

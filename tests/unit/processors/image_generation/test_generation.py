@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from penstock.errors import ConfigError, InvalidInput, PenstockError, ProcessorFailed
+from penstock.errors import ConfigError, InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.models import Limits, limited
 from penstock.processors.base import Output, Prompt
 from penstock.processors.image_generation.generation import ImageGeneration
@@ -131,6 +131,14 @@ def test_a_label_is_a_name_or_a_number(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=words) as caught:
             prompts_of(source, {"label": label})
         assert caught.value.errors[0].pointer == "/input/label"
+
+
+def test_networks_of_other_than_1000_labels_are_refused(tmp_path: Path) -> None:
+    source = a_labeller(tmp_path)
+    config = source / "transformer" / "config.json"
+    config.write_text(config.read_text().replace('"num_embeds_ada_norm": 1000', '"num_embeds_ada_norm": 10'))
+    with pytest.raises(ModelUnavailable, match="has 10 labels, and DiTPipeline takes networks of 1000"):
+        ImageGeneration(a_model(source))
 
 
 def test_a_model_that_is_told_nothing_takes_nothing(tmp_path: Path) -> None:
