@@ -202,12 +202,10 @@ class Model(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_function(cls, data: Any) -> Any:
-        """Fill in the runner and the processor of a function's record, and its title."""
+        """Fill in the runner and the processor of a function's record; the function has a title of its own."""
         if not isinstance(data, dict) or data.get("function") is None:
             return data
-        if wrong := [name for name in ("runner", "processor") if data.get(name, FUNCTION) != FUNCTION]:
-            raise ValueError(f"a record with `function` has no `{wrong[0]}`")
-        return {"title": data.get("name", ""), **data, "runner": FUNCTION, "processor": FUNCTION}
+        return {"title": "", **data, "runner": FUNCTION, "processor": FUNCTION}
 
     @property
     def published_at(self) -> str | None:

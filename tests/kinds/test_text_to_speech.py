@@ -53,11 +53,7 @@ def test_speech_is_that_of_the_library_s_pipeline_and_the_same_for_a_seed(source
     torch.manual_seed(7)
     expected = pipe("the river board")["audio"].reshape(-1)
     with serving(tmp_path, "text-to-speech", source) as engine:
-        runs = [
-            engine.run("mine", text="the river board", seed=seed, out=tmp_path / str(n))
-            for n, seed in enumerate((7, 7, 8))
-        ]
-        found = [sound(run.artifacts[0].path) for run in runs]
+        found = [spoken(engine, tmp_path / str(turn), seed) for turn, seed in enumerate((7, 7, 8))]
     assert len(expected) > 50
     assert np.abs(found[0] - expected.clip(-1, 1)).max() < 2 / 32767
     assert (found[0] == found[1]).all()

@@ -17,7 +17,7 @@ from tests.kinds.served import serving
 pytestmark = pytest.mark.library
 
 WORDS = ["anna", "lives", "in", "oslo", "and", "works", "for", "the", "river", "board", "near", "lake", "mjosa"]
-TEXTS = ["Anna lives in Oslo", "works for the river board", "near lake Mjosa"]
+TEXTS = [" ".join(WORDS), " ".join(reversed(WORDS)), "Anna lives in Oslo"]
 #: More than the network's 24 places.
 LONG = " ".join(WORDS * 4)
 

@@ -181,6 +181,9 @@ def _record(where: str, name: str, table: Any) -> _Read:
         return replace(
             _record(where, name, rest), wrong=f"{where}: name: unknown field: the table's name is the model's name"
         )
+    if "function" in table and (wrong := [field for field in ("runner", "processor") if field in table]):
+        rest = {key: value for key, value in table.items() if key not in wrong}
+        return replace(_record(where, name, rest), wrong=f"{where}: {wrong[0]}: a record with `function` has none")
     try:
         return _Read(where, Model.model_validate({**table, "name": name}))
     except ValidationError as error:

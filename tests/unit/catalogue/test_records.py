@@ -233,7 +233,7 @@ def of_function(folder: Path, more: str = "", *, function: str = "lines.py:Lines
 def test_a_record_of_a_function_has_its_signature_and_its_own_source(tmp_path: Path) -> None:
     model = read_catalogue(of_function(tmp_path, 'max_batch = 2\noptions = { language = "de" }'))["mine"]
     assert (model.runner, model.processor) == ("function", "function")
-    assert (model.title, model.max_batch, model.cache) == ("Count lines.", 2, True)
+    assert (model.title, model.max_batch, model.cache) == ("Count lines", 2, True)
     assert model.source == str(tmp_path / "words.txt")
     assert model.options["file"] == str(tmp_path / "lines.py")
     assert model.options["arguments"] == {"language": "de"}
@@ -247,7 +247,7 @@ def test_a_record_of_a_function_has_its_signature_and_its_own_source(tmp_path: P
         ("none.py:Lines", "", "cannot read the models in"),
         ("no-such-kind", "", "there is no function 'no-such-kind'; known: text-to-speech, token-classification, or"),
         ("lines.py:Lines", "options = { colour = 1 }", "Lines of lines.py takes language, not colour"),
-        ("lines.py:Lines", 'runner = "torch"', "a record with `function` has no `runner`"),
+        ("lines.py:Lines", 'runner = "torch"', "runner: a record with `function` has none"),
     ],
 )
 def test_a_wrong_function_concerns_its_own_record_only(tmp_path: Path, function: str, more: str, problem: str) -> None:
