@@ -190,7 +190,7 @@ def test_in_bfloat16_the_image_is_the_librarys_in_bfloat16(tmp_path: Path, kind:
         "label": (a_labeller, "DiTPipeline", labelled(2), {"class_labels": [2]}),
     }[kind]
     source = make(tmp_path)
-    pipeline = library(source, name, torch_dtype=torch.bfloat16)
+    pipeline = library(source, name, dtype=torch.bfloat16)
     made = pipeline(**given, num_inference_steps=6, generator=random(1), output_type="pt").images[0]
     [found] = finish(diffusion.load(source, dtype="bfloat16"), prompt)
     expected = (made.float() * 255).round().to(torch.uint8).permute(1, 2, 0)

@@ -77,11 +77,9 @@ class Directory:
 
         Missing weights are an error: the library would fill them with random numbers.
         """
-        library, found = self.parts[part][0], self._class(part)
-        precision = {"dtype" if library == "transformers" else "torch_dtype": dtype}
         with _load_errors(self.model, part):
-            network, report = found.from_pretrained(
-                self.path / part, local_files_only=True, use_safetensors=True, output_loading_info=True, **precision
+            network, report = self._class(part).from_pretrained(
+                self.path / part, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype=dtype
             )
             if lacking := sorted(report["missing_keys"]):
                 raise ModelUnavailable(f"its weights lack {len(lacking)}, the first is {lacking[0]!r}")
