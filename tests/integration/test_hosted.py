@@ -113,7 +113,7 @@ def pids(outputs: Sequence[Output]) -> set[int]:
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
-def test_prompts_and_outputs_cross_in_the_socket_and_in_lent_memory(engine: BatchingEngine, size: int) -> None:
+def test_small_and_large_prompts_and_outputs_cross(engine: BatchingEngine, size: int) -> None:
     outputs = run(engine, a_model(), *(prompt(value, size=size) for value in range(30)))
     assert [float(output.data["x"][0]) for output in outputs] == [2 * value for value in range(30)]
     assert all(output.data["x"].shape == (size,) for output in outputs)
