@@ -144,12 +144,12 @@ class HostedRunner(Driver):
             if not batch.wanted():
                 _fail(batch, ProcessorFailed("nobody waits for this batch"))
                 continue
+            self._sent[batch.number] = batch  # before its prompts go: the process may end meanwhile
             try:
                 self._send_prompts(batch.states, process)
             except ProcessorFailed as error:
-                _fail(batch, error)
+                _fail(self._sent.pop(batch.number), error)
                 continue
-            self._sent[batch.number] = batch
             prompts = [state.number for state in batch.states]
             forget = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
             process.wire.send("batch", id=batch.number, prompts=prompts, forget=forget)
