@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from penstock.workers.engine.torch.device import TorchDevice
+from penstock.workers.engine.transformers.directory import library
 from penstock.workers.engine.transformers.sampling import Sampling
 
 
@@ -83,7 +85,7 @@ class Generation:
 
         def generate() -> None:
             with device.running():
-                network.generate(
+                _generate_of(network)(
                     **inputs, logits_processor=[_Chooser(turns, sampling, made)], do_sample=False, num_beams=1,
                     max_new_tokens=sampling.max_new_tokens, return_dict_in_generate=False,
                 )  # fmt: skip
@@ -105,3 +107,11 @@ class Generation:
         """End the call and wait until its caches are free."""
         self._end()
         self._thread.join()
+
+
+def _generate_of(network: Any) -> Callable[..., object]:
+    """Return the network's `generate`. Janus's own drops processors of logits where it makes texts."""
+    if network.config.model_type == "janus":
+        return partial(library().GenerationMixin.generate, network, guidance_scale=None)
+    made: Callable[..., object] = network.generate
+    return made
