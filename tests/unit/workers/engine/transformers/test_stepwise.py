@@ -102,4 +102,4 @@ def test_a_text_that_nobody_wants_any_more_ends(network: Any, steps: int) -> Non
     assert calls() == 1
     del generation
     gc.collect()
-    wait_for(lambda: not calls())
+    wait_for(lambda: not calls(), "the call of `generate` goes on")
