@@ -110,6 +110,9 @@ class GenerationRunner(NetworkRunner):
     vocabulary: int
     max_tokens: int | None
     ends: frozenset[int]
+    #: Names of inputs beside the tokens that each prompt must have.
+    needed: tuple[str, ...] = ()
+    takes_mask: bool = True
     opener: Opener | None = None
     #: Calls of `generate` under way.
     generations: weakref.WeakSet[Generation] = field(default_factory=weakref.WeakSet)
@@ -171,12 +174,7 @@ class GenerationRunner(NetworkRunner):
 
     def _require_inputs(self, arrays: Mapping[str, Array]) -> None:
         """Raise `InvalidInput` for a prompt without an input that the network always needs, such as an image."""
-        needed = inspect.signature(self.network.generate).parameters.values()
-        plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        known = {IDS, *arrays}
-        lacking = [
-            one.name for one in needed if one.default is one.empty and one.kind in plain and one.name not in known
-        ]
+        lacking = [name for name in self.needed if name not in arrays]
         if lacking:
             raise InvalidInput(f"the network answers prompts with an image alone: this one lacks {', '.join(lacking)}")
 
@@ -231,7 +229,7 @@ class GenerationRunner(NetworkRunner):
         else:
             inputs[IDS] = given[None]
         # Without a mask the library would leave out tokens of padding that a user wrote.
-        if not text.opening.inputs and MASK in inspect.signature(self.network.forward).parameters:
+        if not text.opening.inputs and self.takes_mask:
             inputs[MASK] = torch.ones((1, len(given)), dtype=torch.long, device=given.device)
         return inputs, {}
 
@@ -252,8 +250,17 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
         vocabulary=text.vocab_size,
         max_tokens=max_tokens_of(text),
         ends=ends_of(network),
+        needed=_needed(network),
+        takes_mask=MASK in inspect.signature(network.forward).parameters,
         opener=opener,
     )
+
+
+def _needed(network: Any) -> tuple[str, ...]:
+    """Return the parameters of a network's `generate` without a default, but for the tokens."""
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = inspect.signature(network.generate).parameters.values()
+    return tuple(one.name for one in known if one.default is one.empty and one.kind in plain and one.name != IDS)
 
 
 def ends_of(network: Any) -> frozenset[int]:

@@ -1,8 +1,8 @@
 """The library's `generate`, token by token: in a thread of its own that waits before each pass until it is asked.
 
 `generate` runs to the end of a text, and other models and texts must run between its tokens. Its loop, caches,
-positions, masks and processors of logits are the library's; Penstock chooses the token (see `sampling`). A token costs
-two switches of threads, 0.05 ms.
+positions, masks and processors of logits are the library's; Penstock chooses the token (see `sampling`). In turns a
+token costs what it cost by a loop of our own; `generate` prepares a text in 2 ms.
 """
 
 from __future__ import annotations
