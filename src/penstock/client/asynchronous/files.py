@@ -85,10 +85,8 @@ class AsyncFiles(AsyncPart):
         if begun["uploaded"]:
             return media
         address = f"/v1/uploads/{media.removeprefix('media://')}"
-        arrived, progress = (
-            {part["number"]: part for part in begun["parts"]},
-            TransferProgress(on_bytes, before.st_size),
-        )
+        arrived = {part["number"]: part for part in begun["parts"]}
+        progress = TransferProgress(on_bytes, before.st_size)
         parts = parts_of(path, before, begun["part_bytes"], progress)
         calls = [
             partial(self._upload_part, address, number, part, arrived.get(number), progress)

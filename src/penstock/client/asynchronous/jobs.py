@@ -62,13 +62,9 @@ class AsyncJobs(AsyncFiles):
     ) -> dict[str, Any]:
         """Return an input with the references of its files, which are uploaded."""
         for name, paths in (await self._with_beside(model, document, files)).items():
-            if isinstance(paths, str):
-                document = with_media(document, name, await self._upload(Path(paths), on_bytes, key))
-            else:
-                references = []
-                for path in paths:
-                    references.append(await self._upload(Path(path), on_bytes, key))  # noqa: PERF401
-                document = with_media(document, name, references)
+            each = [paths] if isinstance(paths, str) else paths
+            sent = [await self._upload(Path(path), on_bytes, key) for path in each]
+            document = with_media(document, name, sent[0] if isinstance(paths, str) else sent)
         return dict(document)
 
     async def _with_beside(

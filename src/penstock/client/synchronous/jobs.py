@@ -63,13 +63,9 @@ class SyncJobs(SyncFiles):
     ) -> dict[str, Any]:
         """Return an input with the references of its files, which are uploaded."""
         for name, paths in (self._with_beside(model, document, files)).items():
-            if isinstance(paths, str):
-                document = with_media(document, name, self._upload(Path(paths), on_bytes, key))
-            else:
-                references = []
-                for path in paths:
-                    references.append(self._upload(Path(path), on_bytes, key))  # noqa: PERF401
-                document = with_media(document, name, references)
+            each = [paths] if isinstance(paths, str) else paths
+            sent = [self._upload(Path(path), on_bytes, key) for path in each]
+            document = with_media(document, name, sent[0] if isinstance(paths, str) else sent)
         return dict(document)
 
     def _with_beside(
