@@ -240,7 +240,7 @@ async def test_a_key_of_ones_own_names_one_upload_for_all_tries(service: Service
         for _ in range(2):
             with pytest.raises(PenstockAPIError):  # the echo takes 1000 bytes: the upload is known all the same
                 await client.submit("echo", {"text": "hi"}, files={"scene": scene}, idempotency_key="k")
-    assert len(wire.puts) == len(set(wire.puts)) == PARTS
+    assert len(wire.puts) == PARTS  # the second submission finds the upload, and sends nothing
 
 
 @pytest.mark.breadth
