@@ -88,7 +88,7 @@ class Function:
             if output.partial:
                 continue
             if error := told.get("error"):
-                raise _raised(error)
+                raise raised(error)
             answers.append(told["answer"])
             context.texts.append(told["text"])
             context.lines = context.text = 0
@@ -180,7 +180,7 @@ def _encoded(part: Mapping[str, Any], name: str, sink: ArtifactSink) -> Any:
     return codec(part["codec"]).encode(sink, name, part["value"])
 
 
-def _raised(error: Mapping[str, Any]) -> Exception:
+def raised(error: Mapping[str, Any]) -> Exception:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from penstock.functions.declaration import codec as codec
     from penstock.functions.declaration import model as model
     from penstock.functions.declaration import weights as weights
+    from penstock.functions.scenes import Band as Band
+    from penstock.functions.scenes import Classes as Classes
+    from penstock.functions.scenes import Quantities as Quantities
+    from penstock.functions.scenes import Scene as Scene
     from penstock.local.library import Engine as Engine
 
     __version__: str
@@ -35,12 +39,15 @@ _OF_FUNCTIONS = frozenset({
     "Audio", "Boxes", "Field", "File", "Image", "InvalidInput", "Labels", "Pixels", "Progress", "Table", "Tensor",
     "Text", "Vector", "Video", "codec", "model", "weights",
 })  # fmt: skip
+_OF_SCENES = frozenset({"Band", "Classes", "Quantities", "Scene"})
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for: `Engine` brings what processors and models need, functions nothing."""
     if name in _OF_FUNCTIONS:
         return getattr(import_module("penstock.functions.declaration"), name)
+    if name in _OF_SCENES:
+        return getattr(import_module("penstock.functions.scenes"), name)
     if name == "__version__":  # in an environment of a model it is not installed
         return import_module("importlib.metadata").version("penstock")
     if name == "Engine":

@@ -89,12 +89,13 @@ def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:
 
 
 def _record(path: Path, digest: str, signature: Mapping[str, Any], python: Path) -> Model:
+    raster = signature["raster"] or {"processor": "function", "options": {}}
     return Model(
         name=signature["name"],
         title=signature["title"],
         description=signature["description"],
         runner="function",
-        processor="function",
+        processor=raster["processor"],
         source=str(path),
         revision=digest[:12],
         sha256=digest,
@@ -105,5 +106,5 @@ def _record(path: Path, digest: str, signature: Mapping[str, Any], python: Path)
         limits=Limits(),
         cache=signature["cache"],
         execution_timeout_s=signature["timeout_s"],
-        options={"signature": dict(signature), "python": str(python)},
+        options={**raster["options"], "signature": dict(signature), "python": str(python)},
     )

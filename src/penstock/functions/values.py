@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.functions import declaration as d
-from penstock.functions.signature import Kind, build, members, said, split
+from penstock.functions.kinds import Kind, members, split
+from penstock.functions.scenes import output_of
+from penstock.functions.signature import build, said
 
 #: The folder of the call whose values are taken.
 FOLDER: contextvars.ContextVar[str | None] = contextvars.ContextVar("folder", default=None)
@@ -27,7 +29,7 @@ class WrongAnswer(Exception):
 #: Packages that values of a codec need in the model's environment, by the names of their modules.
 _PACKAGES = {
     "image": {"numpy": "numpy", "PIL": "pillow"}, "audio": {"numpy": "numpy"}, "video": {"numpy": "numpy"},
-    "tensor": {"numpy": "numpy"}, "table": {"pyarrow": "pyarrow"},
+    "tensor": {"numpy": "numpy"}, "scene": {"numpy": "numpy"}, "table": {"pyarrow": "pyarrow"},
 }  # fmt: skip
 
 
@@ -65,6 +67,15 @@ def give(value: Any, kind: Kind | None = None) -> dict[str, Any]:
         return {"codec": codec, "value": _GIVE[codec](value)}
     except (TypeError, ValueError, AttributeError, OSError) as error:
         raise WrongAnswer(f"it answered {type(value).__name__}, and its annotation says {codec}: {error}") from error
+
+
+def give_tile(kind: Kind, answer: Any, tile: Any) -> dict[str, Any]:
+    """Return the arrays of the answer to a scene's tile; raise `WrongAnswer`."""
+    try:
+        return output_of(kind.codec, kind.options, answer, tile)
+    except (TypeError, ValueError, KeyError) as error:
+        at = " x ".join(map(str, tile.shape))
+        raise WrongAnswer(f"its answer to a tile of {at} cannot be used: {error}") from error
 
 
 def fits(annotation: Any, value: Any) -> bool:
@@ -177,7 +188,7 @@ def _named(value: Mapping[str, Any]) -> Path:
 
 _TAKE: Mapping[str, Any] = {
     "image": _image, "audio": _audio, "video": _video, "table": _table,
-    "tensor": lambda _kind, array: array, "file": _file, "own": _own_in,
+    "tensor": lambda _kind, array: array, "scene": lambda _kind, array: array, "file": _file, "own": _own_in,
 }  # fmt: skip
 
 
