@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from hashlib import sha256
@@ -16,9 +17,10 @@ from torch import nn
 
 import penstock
 from penstock.catalogue.functions import function_records
-from penstock.errors import ConfigError, InvalidInput, ProcessorFailed
+from penstock.errors import ConfigError, InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Prompt
+from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.sample import write_sample
 from penstock.workers.engine.base import Done
 from penstock.workers.engine.function.runner import FunctionRunner, start_of
@@ -92,7 +94,10 @@ def test_a_rule_maps_class_ids_or_booleans(engine: penstock.Engine, folder: Path
     result = engine.run("rule", scene=folder / "scene.tif", outputs=OUTPUTS)
     np.testing.assert_array_equal(read(result.artifacts["classes.tif"].path)[0], wanted)
     assert set(np.unique(read(result.artifacts["probability.tif"].path))) == {0, 254, 255}
-    part = engine.run("rule", scene=folder / "scene.tif", area={"pixels": [70, 10, 130, 90]})
+    with rasterio.open(folder / "scene.tif") as file:
+        (left, top), (right, bottom) = file.transform * (70, 10), file.transform * (130, 90)
+        area = {"bbox": [left, bottom, right, top], "crs": str(file.crs)}
+    part = engine.run("rule", scene=folder / "scene.tif", area=area)
     np.testing.assert_array_equal(read(part.artifacts["classes.tif"].path)[0], wanted[10:90, 70:130])
 
 
@@ -138,39 +143,36 @@ def test_tiles_of_several_jobs_share_a_call(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said", "place"),
+    ("number", "said", "logged"),
     [
-        (1, r"a tile of 2 x 64 x 64 cannot be used: classes are integers \(64, 64\), or floats \(2, 64, 64\), not "
-            r"uint8 \(63, 64\)", "place=scenes.py:"),
-        (2, "class ids are 0 to 1, and the answer has 2 to 2", "place=scenes.py:"),
-        (3, "the probabilities of a pixel have the sum 1, and the answer has 6 to 6: apply softmax", "place=scenes.py:"),
-        (4, "its function raised ZeroDivisionError", "ZeroDivisionError: no number place=scenes.py:"),
+        (1, r"a tile of 2 x 64 x 64 cannot be used: classes are integers \(64, 64\), or .* not uint8 \(63, 64\)", ""),
+        (2, "class ids are 0 to 1, and the answer has 2 to 2", ""),
+        (3, "the probabilities of a pixel have the sum 1, and the answer has 6 to 6: apply softmax", ""),
+        (4, "its function raised ZeroDivisionError", "no number"),
     ],
 )  # fmt: skip
 def test_a_wrong_answer_and_an_error_name_their_place(
-    number: int, said: str, place: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    number: int, said: str, logged: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     scene = write_scene(
         tmp_path / "scene.tif", np.full((2, 64, 64), number, np.uint8), descriptions=("green", "nir"), nodata=0
     )
     with penstock.Engine(catalogue=[FILE]) as engine, pytest.raises(ProcessorFailed, match=said):
         engine.run("wrong", scene=scene)
-    printed = capfd.readouterr()
-    assert place in printed.out + printed.err
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", "".join(capfd.readouterr()))
+    assert re.search(rf"{logged}.* place=scenes\.py:\d+", printed)
 
 
 def test_options_that_do_not_fit_name_the_line(tmp_path: Path) -> None:
     begin = "from typing import Annotated\nimport numpy as np\nimport penstock\nfrom penstock import Classes, Scene\n"
     answer = 'Annotated[np.ndarray, Classes(["a", "b"])]'
     (tmp_path / "uneven.py").write_text(
-        f'{begin}@penstock.model\ndef f(t: Annotated[np.ndarray, Scene(["nir"], halo_px=3, stride_px=2)]) -> {answer}:\n'
-        "    return t\n"
+        f'{begin}T = Annotated[np.ndarray, Scene(["nir"], halo_px=3, stride_px=2)]\n'
+        f"@penstock.model\ndef f(tile: T) -> {answer}:\n    return tile\n"
     )
-    with penstock.Engine(catalogue=[tmp_path / "uneven.py"]) as engine:
-        problem = next(entry.problem for entry in engine.installation.entries() if entry.name == "f")
-    assert problem is not None
-    assert problem.startswith("uneven.py:5: model 'f': wrong options: ")
-    assert "halo_px and tile_px must be multiples of stride_px" in problem
+    wanted = r"uneven\.py:6: model 'f': wrong options: .*halo_px and tile_px must be multiples of stride_px"
+    with penstock.Engine(catalogue=[tmp_path / "uneven.py"]) as engine, pytest.raises(ModelUnavailable, match=wanted):
+        engine.installation.servable("f")
     (tmp_path / "bad.py").write_text(f'{begin}T = Annotated[np.ndarray, Scene("nir", halo_px=3)]\n')
     with pytest.raises(ConfigError, match=r"name the bands in a list: .* \(bad\.py:5\)"):
         function_records(tmp_path / "bad.py")

@@ -30,7 +30,7 @@ _ANSWERS = (
 _SCENE = 'write `tile: Annotated[np.ndarray, penstock.Scene(["green", "nir"], halo_px=0)]`'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Band:
     """A band of `Scene`: its name, other names of it, and the mean, standard deviation and range of the training data.
 
@@ -49,7 +49,7 @@ class Band:
         return given | ({"range": list(self.range)} if self.range else {})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scene:
     """A scene that comes in tiles: `Annotated[np.ndarray, Scene(["green", "nir"], halo_px=32)]`.
 
@@ -102,7 +102,7 @@ class Scene:
         return [whole, {"dtypes": ["float32", "float64"]}]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Classes:
     """Classes by name, in the order of their ids, or names with colours: `Classes({"water": "#2166ac", ...})`.
 
@@ -129,7 +129,7 @@ class Classes:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Quantities:
     """Quantities by name, or names with units: `Quantities({"height": "m"})`.
 
