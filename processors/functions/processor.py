@@ -24,6 +24,7 @@ from penstock.views import View
 #: Media types of files that answers become, by codec.
 _WRITTEN = {
     "image": "image/png", "audio": "audio/wav", "video": "video/mp4", "table": "application/vnd.apache.parquet",
+    "document": "application/pdf",
     "tensor": "application/x-npy", "file": "application/octet-stream", "own": "application/octet-stream",
 }  # fmt: skip
 #: The values of a call and of its answer, as `nested.flat` names them.
@@ -222,13 +223,14 @@ def _part_rows(name: str) -> View:
 #: Views of an answer, of a list of answers, and of a part of an answer, by codec; others are rows.
 _SINGLE = {
     "labels": View("labels", "/labels"), "boxes": View("boxes", "/boxes"), "vector": View("vectors", "/vectors"),
-    "table": View("rows", "/rows"),
+    "table": View("rows", "/rows"), "document": View("rows", "/pages"),
 }  # fmt: skip
 _OF_LISTS = {
     "labels": View("labels", "/answers/*/labels", "item"), "boxes": View("boxes", "/answers/*", "item"),
     "vector": View("vectors", "/answers"), "table": View("rows", "/answers/*/rows", "item"),
+    "document": View("rows", "/answers/*/pages", "item"),
 }  # fmt: skip
 _OF_PARTS: Mapping[str, Callable[[str], View]] = {
     "labels": lambda name: View("labels", f"/{name}/labels"), "boxes": lambda name: View("boxes", f"/{name}"),
-    "table": lambda name: View("rows", f"/{name}/rows"),
+    "table": lambda name: View("rows", f"/{name}/rows"), "document": lambda name: View("rows", f"/{name}/pages"),
 }  # fmt: skip

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.functions.declaration import Audio as Audio
     from penstock.functions.declaration import Boxes as Boxes
+    from penstock.functions.declaration import Document as Document
     from penstock.functions.declaration import Field as Field
     from penstock.functions.declaration import File as File
     from penstock.functions.declaration import Image as Image
     from penstock.functions.declaration import InvalidInput as InvalidInput
     from penstock.functions.declaration import Labels as Labels
+    from penstock.functions.declaration import Page as Page
     from penstock.functions.declaration import Pixels as Pixels
     from penstock.functions.declaration import Progress as Progress
     from penstock.functions.declaration import Table as Table
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 #: Names that files of functions import.
 _OF_FUNCTIONS = frozenset({
-    "Audio", "Boxes", "Field", "File", "Image", "InvalidInput", "Labels", "Pixels", "Progress", "Table", "Tensor",
-    "Text", "Vector", "Video", "codec", "model", "weights",
+    "Audio", "Boxes", "Document", "Field", "File", "Image", "InvalidInput", "Labels", "Page", "Pixels", "Progress",
+    "Table", "Tensor", "Text", "Vector", "Video", "codec", "model", "weights",
 })  # fmt: skip
 _OF_SCENES = frozenset({"Band", "Classes", "Quantities", "Scene"})
 

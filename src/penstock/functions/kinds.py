@@ -19,7 +19,7 @@ _FOREIGN: Mapping[tuple[str, str], str] = {
     ("polars", "DataFrame"): "table", ("numpy", "ndarray"): "tensor",
 }  # fmt: skip
 _OURS: Mapping[type, str] = {
-    d.Image: "image", d.Audio: "audio", d.Video: "video", d.Table: "table", d.Tensor: "tensor",
+    d.Image: "image", d.Audio: "audio", d.Video: "video", d.Table: "table", d.Document: "document", d.Tensor: "tensor",
     d.File: "file", Path: "file", d.Labels: "labels", d.Boxes: "boxes", d.Vector: "vector",
 }  # fmt: skip
 
@@ -63,6 +63,8 @@ def codec_of(base: Any, extra: Sequence[Any]) -> Kind | None:
         return Kind("audio", options={"rate": base.rate})
     if isinstance(base, d.Video):
         return Kind("video", options={"fps": base.fps})
+    if isinstance(base, d.Document):
+        return Kind("document", options={"dpi": base.dpi})
     if isinstance(base, types.ModuleType) and base.__name__ == "PIL.Image":
         return Kind("image")
     base = base if inspect.isclass(base) else typing.get_origin(base)

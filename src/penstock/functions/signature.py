@@ -344,7 +344,7 @@ def _hints(function: Any, fail: _Fail) -> dict[str, Any]:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
         raw = getattr(function, "__annotations__", {})
-        if not any(isinstance(one, d.Audio | d.Video | types.ModuleType) for one in raw.values()):
+        if not any(isinstance(one, d.Audio | d.Video | d.Document | types.ModuleType) for one in raw.values()):
             raise fail(f"an annotation cannot be read: {error}") from error
         hints = dict(raw)
     return hints
