@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.errors import InvalidInput, PenstockError, ProcessorFailed
 from penstock.functions.nested import CALL, VALUE, flat, nested
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
@@ -181,7 +181,7 @@ def _encoded(part: Mapping[str, Any], name: str, sink: ArtifactSink) -> Any:
     return codec(part["codec"]).encode(sink, name, part["value"])
 
 
-def raised(error: Mapping[str, Any]) -> Exception:
+def raised(error: Mapping[str, Any]) -> PenstockError:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))

@@ -158,9 +158,9 @@ def test_a_document_goes_in_as_pages_and_out_as_pdf(tmp_path: Path) -> None:
     path = write_pdf(tmp_path / "a.pdf", ["One page", "Another"])
     with penstock.Engine(catalogue=[FILE], isolated=True) as engine:
         result = engine.run("turned", document=path)
+        [first, _] = document.decode(result.artifacts["document.pdf"].path, {"dpi": 36}, Limits())["pages"]
     assert result.data is not None
     assert [page["text"].strip() for page in result.data["pages"]] == ["ONE PAGE", "ANOTHER"]
-    [first, _] = document.decode(result.artifacts["document.pdf"].path, {"dpi": 36}, Limits())["pages"]
     assert first["image"].shape == (72, 72, 3)
     assert first["image"][10, 60, 0] > 200 > 50 > first["image"][10, 60, 1]  # the red half is on the other side now
 

@@ -77,11 +77,11 @@ def test_the_maps_of_a_network_have_the_bytes_of_the_built_in_runner(engine: pen
     ours = engine.run("net", **asked)
     with penstock.Engine(catalogue=[built_in(record, folder)]) as other:
         theirs = other.run("net", **asked)
-    assert set(ours.artifacts) == set(theirs.artifacts)
+        assert set(ours.artifacts) == set(theirs.artifacts)
+        for name, file in ours.artifacts.items():
+            if name != "stats.json":  # it has the time
+                assert file.path.read_bytes() == theirs.artifacts[name].path.read_bytes(), name
     assert {"classes.tif", "probability.tif", "probability_float32.tif", "polygons.fgb"} < set(ours.artifacts)
-    for name, file in ours.artifacts.items():
-        if name != "stats.json":  # it has the time
-            assert file.path.read_bytes() == theirs.artifacts[name].path.read_bytes(), name
     assert len(np.unique(read(ours.artifacts["classes.tif"].path))) == 4
     assert ours.data is not None
     assert theirs.data is not None
@@ -91,11 +91,14 @@ def test_the_maps_of_a_network_have_the_bytes_of_the_built_in_runner(engine: pen
 def test_a_rule_maps_class_ids_or_booleans(engine: penstock.Engine, folder: Path) -> None:
     _, green, _, nir, *_ = scene = read(folder / "scene.tif")
     wanted = np.where((scene == 0).all(axis=0), 255, green > nir)
-    result = engine.run("rule", scene=folder / "scene.tif", outputs=OUTPUTS)
+    dated = {"datetime": "2020-06-15T10:00:00Z", "outputs": [*OUTPUTS, "item"]}
+    result = engine.run("rule", scene=folder / "scene.tif", **dated)
     np.testing.assert_array_equal(read(result.artifacts["classes.tif"].path)[0], wanted)
     assert set(np.unique(read(result.artifacts["probability.tif"].path))) == {0, 254, 255}
+    described = json.loads(result.artifacts["model.json"].path.read_text())["properties"]
+    assert (described["mlm:name"], described["mlm:framework"]) == ("rule", "Python")
     with rasterio.open(folder / "scene.tif") as file:
-        (left, top), (right, bottom) = file.transform * (70, 10), file.transform * (130, 90)
+        (left, top), (right, bottom) = file.transform @ (70, 10), file.transform @ (130, 90)
         area = {"bbox": [left, bottom, right, top], "crs": str(file.crs)}
     part = engine.run("rule", scene=folder / "scene.tif", area=area)
     np.testing.assert_array_equal(read(part.artifacts["classes.tif"].path)[0], wanted[10:90, 70:130])

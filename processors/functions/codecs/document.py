@@ -93,7 +93,7 @@ def _size(page: Any, dpi: int, number: int, max_pixels: int) -> int:
             f"Page {number + 1} has {width} x {height} pixels at {dpi} dots per inch; at most {max_pixels:,} are "
             "allowed."
         )
-    return width * height
+    return int(width * height)
 
 
 def _page(page: Any, dpi: int) -> dict[str, Any]:
