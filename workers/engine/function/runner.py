@@ -23,7 +23,7 @@ from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.device_class import require_device
 from penstock.workers.engine.function.driver import GRACE_S, LOOK_S, Driver
 from penstock.workers.engine.function.process import ModelProcess
-from penstock.workers.engine.function.tiles import TileCalls
+from penstock.workers.engine.function.tile_calls import TileCalls
 from penstock.workers.engine.memory import process_bytes
 
 #: Seconds between two hand-overs of partial outputs.
