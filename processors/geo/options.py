@@ -300,8 +300,8 @@ class EmbeddingOptions(SceneOptions):
 OptionsT = TypeVar("OptionsT", bound=SceneOptions)
 
 
-#: Options of the runner `function`, which the record of a Python file's function has.
-_OF_FUNCTIONS = ("signature", "python")
+#: Options of the runner `function`, which the record of a function has.
+_OF_FUNCTIONS = ("signature", "python", "file", "arguments")
 
 
 def read_options(model: Model, kind: type[OptionsT]) -> OptionsT:

@@ -104,6 +104,19 @@ def test_a_rule_maps_class_ids_or_booleans(engine: penstock.Engine, folder: Path
     np.testing.assert_array_equal(read(part.artifacts["classes.tif"].path)[0], wanted[10:90, 70:130])
 
 
+def test_a_record_names_a_function_of_scenes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(
+        f'[models.lakes]\nfunction = "{folder / "scenes.py"}:rule"\nsource = "."\nrevision = "1"\n'
+        "limits = { max_pixels = 50_000 }\n"
+    )
+    with penstock.Engine(catalogue=[tmp_path / "models.toml"], isolated=True) as engine:
+        model, entry = engine.installation.servable("lakes")
+        assert (model.runner, entry.processor) == ("function", "raster-segmentation")
+        data = engine.run("lakes", scene=folder / "scene.tif").data
+    assert data is not None
+    assert [one["name"] for one in data["classes"]] == ["land", "water"]
+
+
 def test_quantities_vectors_and_objects_of_tiles_become_those_of_the_scene(tmp_path: Path) -> None:
     numbers = np.random.default_rng(3).integers(1, 100, (2, 128, 128), np.uint16)
     numbers[1, 40, 50] = 1000
