@@ -60,7 +60,7 @@ def built_in(function: Model, folder: Path) -> Path:
     digest = sha256((folder / "program.pt2").read_bytes()).hexdigest()
     options = {name: value for name, value in function.options.items() if name not in ("signature", "python")}
     record = {
-        "title": "Fields", "runner": "torch", "processor": function.processor, "source": str(folder), "device": "cpu",
+        "title": function.title, "runner": "torch", "processor": function.processor, "source": str(folder), "device": "cpu",
         "revision": function.revision, "files": {"program.pt2": digest}, "options": options,
     }  # fmt: skip
     path = folder / "built_in.toml"
