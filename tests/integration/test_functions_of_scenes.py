@@ -60,8 +60,8 @@ def built_in(function: Model, folder: Path) -> Path:
     digest = sha256((folder / "program.pt2").read_bytes()).hexdigest()
     options = {name: value for name, value in function.options.items() if name not in ("signature", "python")}
     record = {
-        "title": function.title, "runner": "torch", "processor": function.processor, "source": str(folder), "device": "cpu",
-        "revision": function.revision, "files": {"program.pt2": digest}, "options": options,
+        "title": function.title, "runner": "torch", "processor": function.processor, "source": str(folder),
+        "device": "cpu", "revision": function.revision, "files": {"program.pt2": digest}, "options": options,
     }  # fmt: skip
     path = folder / "built_in.toml"
     path.write_text(tomlkit.dumps({"models": {function.name: record}}))

@@ -29,6 +29,7 @@ class Net:
     """Map fields by a network."""
 
     def load(self) -> None:
+        torch.set_num_threads(1)  # as the built-in runner in tests: two threads may give other last bits
         self.net = torch.export.load(penstock.weights("program.pt2")).module()
 
     def predict(
