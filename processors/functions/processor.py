@@ -184,8 +184,11 @@ def _raised(error: Mapping[str, Any]) -> Exception:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))
-    said, trace = f"{error['type']}: {error['detail']}", f"\n{error['trace']}"
-    log.error("function.failed", error=said, place=error["place"], trace=trace)
+    said = f"{error['type']}: {error['detail']}"
+    if error["trace"]:
+        log.error("function.failed", exception=f"Traceback (most recent call last):\n{error['trace']}{said}")
+    else:
+        log.error("function.failed", error=said)
     if error["wrong_answer"]:
         return ProcessorFailed(f"the model failed: {error['detail']}")
     return ProcessorFailed(f"the model failed: its function raised {error['type']}")

@@ -75,10 +75,11 @@ def _described(path: Path, digest: str, python: Path) -> str:  # noqa: ARG001  (
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{path} took more than {_IMPORT_S} s to be imported: move slow work to `load`") from None
-    if done.returncode:
+    described = done.stdout.rpartition("\n")[2]
+    if done.returncode or not described:
         said = done.stderr.strip() or f"its import ended with the status {done.returncode}"
         raise ConfigError(f"cannot read the models in {path}: {said}")
-    return done.stdout.rpartition("\n")[2]
+    return described
 
 
 def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:

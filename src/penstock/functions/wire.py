@@ -34,6 +34,8 @@ MAX_HEADER_BYTES = 16 * 2**20
 MAX_ARRAYS = 4096
 #: Segments of lent memory of one message, at most.
 MAX_LOANS = 64
+#: Lines that one call may print; the rest is counted in a line of its own.
+MAX_LINES = 1000
 
 _PREFIX = struct.Struct("<IQB")
 _INT = struct.Struct("@i")

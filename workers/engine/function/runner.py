@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.functions.nested import CALL, PLACES, flat, nested
+from penstock.functions.wire import MAX_LINES
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
@@ -27,8 +28,8 @@ from penstock.workers.engine.memory import process_bytes
 
 #: Seconds between two hand-overs of partial outputs.
 _PARTIALS_S = 0.05
-#: Lines of a job that are kept.
-_MAX_LINES = 1000
+#: Lines of a job that are kept: those that its process sends, and the one that counts the rest.
+_MAX_LINES = MAX_LINES + 1
 
 
 @dataclass(eq=False, slots=True)
