@@ -184,11 +184,8 @@ def _raised(error: Mapping[str, Any]) -> Exception:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))
-    said = f"{error['type']}: {error['detail']}"
-    if error["trace"]:
-        log.error("function.failed", exception=f"Traceback (most recent call last):\n{error['trace']}{said}")
-    else:
-        log.error("function.failed", error=said)
+    where = {"place": error["place"], "trace": f"\n{error['trace']}"} if error["trace"] else {}
+    log.error("function.failed", error=f"{error['type']}: {error['detail']}", **where)
     if error["wrong_answer"]:
         return ProcessorFailed(f"the model failed: {error['detail']}")
     return ProcessorFailed(f"the model failed: its function raised {error['type']}")

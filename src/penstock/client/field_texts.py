@@ -52,6 +52,10 @@ def kinds(shape: Mapping[str, Any]) -> list[str]:
 def parse_value(text: str, schema: Mapping[str, Any], root: Mapping[str, Any], name: str) -> Any:
     """Return the value of a text by the schema; raise `UsageProblem` if no type fits."""
     candidates = list(shapes(root, schema))
+    for shape in candidates:
+        for choice in (*shape.get("enum", ()), *([shape["const"]] if "const" in shape else ())):
+            if text == (choice if isinstance(choice, str) else json.dumps(choice)):
+                return choice
     found = {kind: shape for shape in reversed(candidates) for kind in kinds(shape)}
     for kind in _ORDER:
         if kind in found:

@@ -8,7 +8,9 @@ import ctypes
 import enum
 import os
 import socket
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,6 +219,8 @@ def crash(how: str) -> str:
         taken = libc.malloc(100_000)
         libc.free(taken)
         libc.free(taken)
+    if how == "sys.exit":
+        sys.exit("enough")
     if how == "exit":
         os._exit(3)
     if how == "abort":
@@ -239,6 +243,17 @@ def fragile(words: list[str]) -> list[int]:
 def reach(port: int) -> str:
     with socket.create_connection(("127.0.0.1", port), timeout=5):
         return "connected"
+
+
+@penstock.model
+def fetch(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+        return str(answer.status)
+
+
+@penstock.model
+def gathered(number: int) -> Iterator[Progress | Text]:
+    return [Progress(1, 1), *(Text(f"{at} ") for at in range(number))]  # type: ignore[return-value]
 
 
 @penstock.model(network=["localhost"])
