@@ -14,6 +14,7 @@ from typing import Any
 from penstock.catalogue.environments import Environments
 from penstock.catalogue.script import Script, names_of, read_script
 from penstock.errors import ConfigError, ModelUnavailable
+from penstock.functions.checks import wrong_name
 from penstock.functions.confinement import environment_of
 from penstock.models import Limits, Model
 
@@ -83,6 +84,8 @@ def _described(path: Path, digest: str, python: Path) -> str:  # noqa: ARG001  (
 
 
 def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:
+    if wrong := wrong_name(name):
+        raise ConfigError(f"{path.name}: {wrong}")
     return Model(
         name=name, title=name, runner="function", processor="function", source=str(path), revision=digest[:12],
         sha256=digest, warm_up=False, options={_DEPENDENCIES: list(script.dependencies)},

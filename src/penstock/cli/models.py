@@ -102,7 +102,9 @@ def check(
     and the share of labels that differ is shown. Exit code 1 if a model is broken.
     """
     from penstock.local.inspection import inspect
+    from penstock.observation.log import configure
 
+    configure("error", as_text=True)
     names, catalogue = of_files(names or [], catalogue or [])
     with _engine(catalogue) as engine:
         findings = list(inspect(engine, names, warm_up=warm_up or sample is not None, sample=_sample(sample)))

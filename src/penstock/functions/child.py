@@ -142,6 +142,7 @@ class Process:
             self._done(call, [self._given(answer)])
 
     def _done(self, call: int, answers: list[Any]) -> None:
+        self._lines.end(_CALL.get())  # before the answer, after which a call has no lines
         try:
             self._wire.send("done", answers, id=call)
         except TypeError as error:
@@ -240,9 +241,9 @@ class Process:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
+            self._lines.end(_CALL.get())
             self._wire.send("error", id=call, **_said(error, self._signature))
         finally:
-            self._lines.end(call if single else None)
             _CALL.reset(token)
             self._canceled.discard(call)
 
