@@ -332,6 +332,20 @@ def test_the_process_has_its_secrets_and_no_others(engine: penstock.Engine) -> N
     assert engine.run("variables").data == {"GIVEN_SECRET": "given", "OTHER_SECRET": None, "PENSTOCK_SECRET": None}
 
 
+def test_a_secret_that_the_worker_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MISSING_KEY", raising=False)
+    path = tmp_path / "asks.py"
+    path.write_text(
+        "import os, penstock\n@penstock.model(secrets='MISSING_KEY')\ndef ask() -> str:\n"
+        "    return os.environ['MISSING_KEY']\n"
+    )
+    with penstock.Engine(catalogue=[path]) as engine:
+        with pytest.raises(ModelUnavailable, match=r"'ask' needs MISSING_KEY, .* in the environment of the worker"):
+            engine.run("ask")
+        monkeypatch.setenv("MISSING_KEY", "given")
+        assert engine.run("ask").text == "given"
+
+
 def test_a_file_is_read_without_the_variables_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_SECRET", "ours" * 8)
     path = tmp_path / "nosy.py"

@@ -7,6 +7,7 @@ it never waits.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -286,6 +287,11 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
     signature = model.options["signature"]
 
     def start() -> ModelProcess:
+        if missing := [name for name in signature["secrets"] if name not in os.environ]:
+            raise ModelUnavailable(
+                f"the model {model.name!r} needs {', '.join(missing)}, which its decorator names in `secrets`, "
+                "in the environment of the worker"
+            )
         try:
             return ModelProcess(
                 model.name, "penstock.functions.child", python=Path(model.options["python"]),
