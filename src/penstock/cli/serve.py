@@ -20,6 +20,8 @@ from penstock.cli.environments import built_records
 from penstock.cli.options import DEFAULT_URL, INTERRUPTED, Data
 from penstock.cli.params import text_field
 from penstock.cli.processes import Supervisor
+from penstock.client.file_fields import UsageProblem
+from penstock.errors import ConfigError, ModelUnavailable
 
 #: Seconds between two looks at the files.
 _LOOK_S = 0.5
@@ -44,6 +46,7 @@ def serve(
     from penstock.up.supervisor import up
 
     configure("warning")
+    check_names(files)
     if supervisor:
         end_with(supervisor)
     given = {"data": data, "host": host, "port": port}
@@ -139,14 +142,11 @@ def _reloading(files: Sequence[Path]) -> int:
     """Serve in a process of its own, which is started anew when a file changes."""
     words = [word for word in sys.argv[1:] if word != "--reload"]
     command = [sys.executable, "-m", "penstock.cli", *words, "--supervisor", str(os.getpid())]
+    seen = _times(files)
     while True:
-        seen = _times(files)
         served = subprocess.Popen(command, start_new_session=True)
         try:
-            while served.poll() is None and _times(files) == seen:
-                time.sleep(_LOOK_S)
-            while served.poll() is not None and _times(files) == seen:
-                time.sleep(_LOOK_S)  # it could not start: it waits for a better file
+            seen = _after_change(files, seen)
             err.print("a file has changed: starting anew")
         except KeyboardInterrupt:
             return INTERRUPTED
@@ -154,6 +154,31 @@ def _reloading(files: Sequence[Path]) -> int:
             if served.poll() is None:
                 os.kill(served.pid, signal.SIGINT)
                 served.wait()
+
+
+def _after_change(files: Sequence[Path], seen: list[float]) -> list[float]:
+    """Wait until the files have changed and can be served, and return their times; say what keeps them from it."""
+    while True:
+        while (now := _times(files)) == seen:
+            time.sleep(_LOOK_S)
+        seen = now
+        try:
+            check_names(files)
+        except (ConfigError, ModelUnavailable, UsageProblem) as error:
+            err.print(f"penstock: {error}\nwaiting for a better file", markup=False, highlight=False)
+        else:
+            return seen
+
+
+def check_names(files: Iterable[Path]) -> None:
+    """Raise `UsageProblem` if two files have a model of one name; raise the error of a file that cannot be read."""
+    places = dict[str, Path]()
+    for file in files:
+        for model in built_records(file):
+            if places.setdefault(model.name, file) != file:
+                raise UsageProblem(
+                    f"{places[model.name]} and {file} both have a model {model.name!r}: give one of them a `name`"
+                )
 
 
 def _times(files: Sequence[Path]) -> list[float]:

@@ -205,6 +205,11 @@ def divide(a: float, b: float) -> float:
 
 
 @penstock.model
+def taxed(price: float, vat: Literal[0, 10, 20] = 20, whole: bool = False) -> float:
+    return round(price * (100 + vat) / 100) if whole else price * (100 + vat) / 100
+
+
+@penstock.model
 def refuse(text: str) -> str:
     raise penstock.InvalidInput(f"{text!r} is no good")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.cli.options import DEFAULT_URL
-from penstock.cli.serve import lines_to_paste
+from penstock.cli.serve import check_names, lines_to_paste
+from penstock.client.file_fields import UsageProblem
 
 MEDIA = {"type": "string", "format": "media"}
 TEXT = {"type": "string"}
@@ -47,3 +49,13 @@ def test_a_model_that_needs_nothing_and_another_address_are_named() -> None:
     submit, python, _ = lines_to_paste("http://127.0.0.1:81", "m", {"properties": {"a": TEXT}, "required": []})
     assert submit == "penstock submit m --wait --url http://127.0.0.1:81"
     assert python == 'from penstock.client import Client; print(Client("http://127.0.0.1:81").run("m"))'
+
+
+def test_two_files_with_one_name_are_refused(tmp_path: Path) -> None:
+    code = "import penstock\n@penstock.model\ndef f(a: int) -> int:\n    return a\n"
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(code)
+    with pytest.raises(UsageProblem, match=r"a\.py and .*b\.py both have a model 'f': give one of them a `name`"):
+        check_names([tmp_path / "a.py", tmp_path / "b.py"])
+    (tmp_path / "b.py").write_text(code.replace("model\n", "model(name='g')\n"))
+    check_names([tmp_path / "a.py", tmp_path / "b.py"])
