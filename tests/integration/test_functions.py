@@ -304,7 +304,8 @@ def test_there_is_no_network_but_the_named_hosts(engine: penstock.Engine, capfd:
             engine.run("reach", port=port)
         with pytest.raises(ProcessorFailed, match="URLError"):
             engine.run("fetch", port=port)
-        assert "say `network=[...]` in its decorator" in capfd.readouterr().err
+        printed = capfd.readouterr()
+        assert "say `network=[...]` in its decorator" in printed.out + printed.err
         assert engine.run("reach_this_machine", port=port).text == "connected"
 
 

@@ -60,7 +60,7 @@ def read_script(path: Path) -> Script:
     blocks = [found for found in _BLOCK.finditer(text) if found["type"] == "script"]
     if not blocks and _BEGIN.search(text):
         raise ConfigError(
-            f"{path}: the block `# /// script` has no end: write `#` before its lines and `# ///` after them"
+            f"{path}: the block `# /// script` has no end: begin its lines with `#`, and end it with `# ///`"
         )
     if not blocks:
         return Script()

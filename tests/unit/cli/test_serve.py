@@ -38,7 +38,9 @@ CALL = f"curl {DEFAULT_URL}/v1/jobs -H 'prefer: wait=30'"
     ],
 )
 def test_each_line_names_what_the_model_needs(fields: dict[str, Any], words: str, curl: str) -> None:
-    submit, python, by_curl = lines_to_paste(DEFAULT_URL, "m", {"properties": fields, "required": list(fields)})
+    submit, python, by_curl = lines_to_paste(
+        DEFAULT_URL, "m", {"type": "object", "properties": fields, "required": list(fields)}
+    )
     assert submit == f"penstock submit m {words} --wait"
     assert by_curl == f"{CALL} {curl}"
     compile(python, "line", "exec")
@@ -46,7 +48,9 @@ def test_each_line_names_what_the_model_needs(fields: dict[str, Any], words: str
 
 
 def test_a_model_that_needs_nothing_and_another_address_are_named() -> None:
-    submit, python, _ = lines_to_paste("http://127.0.0.1:81", "m", {"properties": {"a": TEXT}, "required": []})
+    submit, python, _ = lines_to_paste(
+        "http://127.0.0.1:81", "m", {"type": "object", "properties": {"a": TEXT}, "required": []}
+    )
     assert submit == "penstock submit m --wait --url http://127.0.0.1:81"
     assert python == 'from penstock.client import Client; print(Client("http://127.0.0.1:81").run("m"))'
 
