@@ -1,4 +1,4 @@
-"""What a function's annotations say and no job could keep: found when its file is read, not at its first job."""
+"""Looks for what annotations say and no job could keep: when a file is read, not at its first job."""
 
 from __future__ import annotations
 
