@@ -72,8 +72,10 @@ def test_a_function_has_its_own_help_and_takes_texts_that_begin_with_dashes(stac
 
 def test_choices_keep_their_type_in_forms_and_on_the_command_line(stack: Stack) -> None:
     form = {"model": "taxed", "price": "105", "vat": "10", "whole": "on"}
-    job = httpx2.post(f"{stack.url}/v1/jobs", files={name: (None, text) for name, text in form.items()})
+    texts = {name: (None, text) for name, text in form.items()}
+    job = httpx2.post(f"{stack.url}/v1/jobs", files=texts, headers={"prefer": "wait=50"}, timeout=60)
     assert job.json()["input"] == {"price": 105, "vat": 10, "whole": True}, job.text
+    assert job.json()["output"]["json"] == {"answer": 116}, job.text
     said = stack.cli("submit", "taxed", "--price", "105", "--vat", "10", "--whole", "--wait").stdout
     assert said.endswith("\n116\n"), said
 
