@@ -47,7 +47,7 @@ $(PAGE): api/ui/package.json api/ui/package-lock.json api/ui/build.mjs $(shell f
 openapi: $(READY) ## Write docs/openapi.json anew after a change of the API
 	$(BIN)/python -m penstock.api.openapi docs/openapi.json
 
-client: $(READY) ## Write src/penstock/client/sync_client.py anew after a change of async_client.py
+client: $(READY) ## Write src/penstock/client/synchronous anew after a change of asynchronous
 	$(BIN)/python infra/sync_client.py
 
 pipelines: $(READY) ## Write the table of diffusers' pipelines anew after an upgrade of diffusers

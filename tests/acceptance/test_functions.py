@@ -74,6 +74,7 @@ def test_choices_keep_their_type_in_forms_and_on_the_command_line(stack: Stack) 
     form = {"model": "taxed", "price": "105", "vat": "10", "whole": "on"}
     texts = {name: (None, text) for name, text in form.items()}
     job = httpx2.post(f"{stack.url}/v1/jobs", files=texts, headers={"prefer": "wait=50"}, timeout=60)
+    assert job.status_code == 200, job.text
     assert job.json()["input"] == {"price": 105, "vat": 10, "whole": True}, job.text
     assert job.json()["output"]["json"] == {"answer": 116}, job.text
     said = stack.cli("submit", "taxed", "--price", "105", "--vat", "10", "--whole", "--wait").stdout
