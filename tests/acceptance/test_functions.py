@@ -72,6 +72,8 @@ def test_a_function_has_its_own_help_and_takes_texts_that_begin_with_dashes(stac
 
 def test_choices_keep_their_type_in_forms_and_on_the_command_line(stack: Stack) -> None:
     form = {"model": "taxed", "price": "105", "vat": "10", "whole": "on"}
+    with stack.client() as client:  # which waits until the service knows the model
+        assert client.run("taxed", price=100).data == {"answer": 120}
     texts = {name: (None, text) for name, text in form.items()}
     job = httpx2.post(f"{stack.url}/v1/jobs", files=texts, headers={"prefer": "wait=50"}, timeout=60)
     assert job.status_code == 200, job.text
