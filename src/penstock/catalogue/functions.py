@@ -81,8 +81,11 @@ def with_function(
     options = {**function.options, "file": str(path), "arguments": arguments}
     reference = f"{path}:{name}" if ":" in (model.function or "") else model.function
     return model.model_copy(
-        update={**said, "title": model.title or function.title, "function": reference, "options": options}
-    )
+        update={
+            **said, "title": model.title or function.title, "function": reference, "processor": function.processor,
+            "options": options,
+        }
+    )  # fmt: skip
 
 
 def with_signature(model: Model, environments: Environments, build: bool) -> Model:
@@ -158,12 +161,13 @@ def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:
 
 
 def _record(path: Path, digest: str, signature: Mapping[str, Any], python: Path) -> Model:
+    raster = signature["raster"] or {"processor": FUNCTION, "options": {}}
     return Model(
         name=signature["name"],
         title=signature["title"],
         description=signature["description"],
         runner=FUNCTION,
-        processor=FUNCTION,
+        processor=raster["processor"],
         source=str(path),
         revision=digest[:12],
         sha256=digest,
@@ -174,5 +178,5 @@ def _record(path: Path, digest: str, signature: Mapping[str, Any], python: Path)
         limits=Limits(),
         cache=signature["cache"],
         execution_timeout_s=signature["timeout_s"],
-        options={"signature": dict(signature), "python": str(python)},
+        options={**raster["options"], "signature": dict(signature), "python": str(python)},
     )
