@@ -36,6 +36,8 @@ MAX_HEADER_BYTES = 16 * 2**20
 MAX_BYTES = 2**33
 #: Arrays and bytes of one message, and so the images of a call.
 MAX_ARRAYS = 4096
+#: Lines that one call may print; the rest is counted in a line of its own.
+MAX_LINES = 1000
 #: Seconds between two ticks of a wait.
 TICK_S = 0.1
 
