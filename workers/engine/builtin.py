@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.catalogue.functions import is_unbuilt, with_signature
+from penstock.catalogue.functions import with_signature
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
@@ -143,7 +143,7 @@ def _transformers_bytes(model: Model) -> int:
 
 def _vllm_bytes(model: Model) -> int:
     """Return the size of the weights, or what vLLM's server reserves."""
-    if model.processor not in EngineOptions.TASKS:
+    if not _is_served_by_vllm(model):
         return files_bytes(model)
     from penstock.workers.engine.vllm.generation import expected_bytes
 
@@ -256,8 +256,8 @@ FUNCTION = _spec(
     expected_bytes=_function_bytes,
     loads_safely=True,
     io_signatures={"function": (_CALL,)},
-    is_incomplete=is_unbuilt,
-    completed=with_signature,
+    starts_program=lambda _model: True,
+    with_environment=with_signature,
 )
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
@@ -273,7 +273,7 @@ RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*
 #: Published checkpoints are files of torch's own format, some with the config of TerraTorch's command line.
 TERRATORCH = _spec(
     _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
-    io_signatures={**_SCENES, "embedding": (_VECTORS,)},
+    io_signatures={**_SCENES, "embedding": (_VECTORS,)}, checks_apart=True, hosting=lambda _model: Hosting(),
 )  # fmt: skip
 TORCH = _spec(
     _torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch,
@@ -287,7 +287,7 @@ TRANSFORMERS = _spec(
 
 def load_vllm(model: Model) -> Runner:
     """Start vLLM for the model; raise `ModelUnavailable` with vLLM's error."""
-    if model.processor in EngineOptions.TASKS:
+    if _is_served_by_vllm(model):
         from penstock.workers.engine.vllm.generation import load_generation
 
         return load_generation(model)
@@ -298,7 +298,7 @@ def load_vllm(model: Model) -> Runner:
 
 def check_vllm(model: Model) -> None:
     """Check a model without its weights; raise `ModelUnavailable`."""
-    if model.processor in EngineOptions.TASKS:
+    if _is_served_by_vllm(model):
         from penstock.workers.engine.vllm.generation import check_generation
 
         check_generation(model)
@@ -308,4 +308,12 @@ def check_vllm(model: Model) -> None:
     check_pooling(model)
 
 
-VLLM = RunnerSpec(load_vllm, check_vllm, expected_bytes=_vllm_bytes, loads_safely=True, io_signatures=_VLLM)
+def _is_served_by_vllm(model: Model) -> bool:
+    return model.processor in EngineOptions.TASKS
+
+
+VLLM = RunnerSpec(
+    load_vllm, check_vllm, expected_bytes=_vllm_bytes, loads_safely=True, io_signatures=_VLLM, checks_apart=True,
+    starts_program=_is_served_by_vllm,
+    hosting=lambda model: None if _is_served_by_vllm(model) else Hosting(of_any_shape="input_ids", network=True),
+)  # fmt: skip

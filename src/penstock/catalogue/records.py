@@ -118,10 +118,13 @@ class _Read:
         return self.model.name
 
     def in_folder(self, folder: Path) -> _Read:
-        """Return the record with a relative source path resolved against a folder."""
+        """Return the record with relative paths, of its source and environment, resolved against a folder."""
         if self.wrong is not None:
             return self
-        return replace(self, model=self.model.model_copy(update={"source": _from_folder(self.model.source, folder)}))
+        placed = {"source": _from_folder(self.model.source, folder)}
+        if self.model.environment is not None:
+            placed["environment"] = str(folder.absolute() / Path(self.model.environment).expanduser())
+        return replace(self, model=self.model.model_copy(update=placed))
 
     def without_aliases(self, why: str) -> _Read:
         """Return the record as invalid because of its aliases."""

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
@@ -22,7 +21,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.device_class import require_device
 from penstock.workers.engine.function.driver import GRACE_S, LOOK_S, Driver
-from penstock.workers.engine.function.process import ModelProcess
+from penstock.workers.engine.function.process import ModelProcess, interpreter_of
 from penstock.workers.engine.memory import process_bytes
 
 #: Seconds between two hand-overs of partial outputs.
@@ -287,7 +286,7 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
     def start() -> ModelProcess:
         try:
             return ModelProcess(
-                model.name, "penstock.functions.child", python=Path(model.options["python"]),
+                model.name, "penstock.functions.child", python=interpreter_of(model),
                 within_s=signature["timeout_s"], network=signature["network"], secrets=signature["secrets"],
                 gpu=signature["gpu"], file=model.source, attribute=signature["attribute"],
             )  # fmt: skip

@@ -153,7 +153,7 @@ def test_the_server_gets_no_settings_and_credentials(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://:secret@h")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    given = environment(0.5)
+    given = environment(0.5, Path(sys.executable))
     assert "secret" not in " ".join(given.values())
     assert (given["CUDA_VISIBLE_DEVICES"], given["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("1", "1")
 

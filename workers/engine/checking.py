@@ -1,8 +1,8 @@
-"""The check of networks by TerraTorch itself, in a process of its own: its import takes many seconds and much memory.
+"""Checks of models in a process of their environment, where a library takes many seconds and much memory to import.
 
-`python -m penstock.workers.engine.terratorch.build_check FD` reads records of models from a connection of
-`multiprocessing`, and answers each with a sentence, or with nothing where TerraTorch builds the network. It ends when
-the other end is closed. One process checks all records of a catalogue, so that the first alone waits for the import.
+`python -m penstock.workers.engine.checking FD` reads records of models from a connection of `multiprocessing`, and
+answers each with a sentence, or with nothing where its runner finds nothing wrong. It ends when the other end is
+closed. One process checks all records of an environment, so that the first alone waits for the import.
 """
 
 from __future__ import annotations
@@ -18,49 +18,52 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import IO
 
-from penstock.errors import ModelUnavailable
+from penstock.errors import ModelUnavailable, PenstockError
+from penstock.functions.confinement import environment_of
 from penstock.models import Model
+from penstock.observation.log import configure
+from penstock.workers.engine.function.process import here, interpreter_of
+from penstock.workers.engine.runners import Runners
 
-#: Seconds that the check of one network may take, TerraTorch's import included; `options.check_timeout_s` overrides it.
+#: Seconds that the check of one model may take, its library's import included; `options.check_timeout_s` overrides it.
 LIMIT_S = 300.0
 #: Seconds in which a process that has closed its connection ends.
 _ENDS_WITHIN_S = 10.0
-#: The descriptor of the connection follows.
-_COMMAND = (sys.executable, "-P", "-m", "penstock.workers.engine.terratorch.build_check")
 
 
-def check_build(model: Model) -> None:
-    """Have TerraTorch build the model's network without the numbers of its weights; raise `ModelUnavailable`."""
+def check_apart(model: Model) -> None:
+    """Have the runner check a model in a process of the model's environment; raise `ModelUnavailable`."""
     limit_s = model.options.get("check_timeout_s", LIMIT_S)
     if isinstance(limit_s, bool) or not isinstance(limit_s, int | float) or limit_s <= 0:
         raise ModelUnavailable(f"options.check_timeout_s is {limit_s!r}: give a number of seconds above 0")
-    if problem := shared().ask(model, float(limit_s)):
+    if problem := shared(interpreter_of(model)).ask(here(model), float(limit_s)):
         raise ModelUnavailable(problem)
 
 
 @cache
-def shared() -> BuildCheck:
-    """Return the rehearsal of this process, which ends with it."""
-    found = BuildCheck()
+def shared(python: Path) -> Checking:
+    """Return the checks in an environment, whose process ends with this one."""
+    found = Checking(python, ("-m", "penstock.workers.engine.checking"))
     atexit.register(found.end)
     return found
 
 
-class BuildCheck:
-    """A process with TerraTorch, started with the first question and after each one that ended it."""
+class Checking:
+    """A process that checks, started with the first question and after each one that ended it."""
 
-    def __init__(self, command: Sequence[str] = _COMMAND) -> None:
-        """Start nothing yet. The command gets the descriptor of its connection as its last word."""
-        self._command, self._owner = command, os.getpid()
+    def __init__(self, python: Path, words: Sequence[str]) -> None:
+        """Start nothing yet. The interpreter gets the words, and the descriptor of its connection as the last one."""
+        self._python, self._words, self._owner = python, words, os.getpid()
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
     def ask(self, model: Model, limit_s: float) -> str | None:
-        """Return the reason why TerraTorch cannot build the model's network; None if it can."""
+        """Return what is wrong with a model; None if nothing."""
         with self._lock:
-            running = self._running = self._running or _Running(self._command)
+            running = self._running = self._running or _Running(self._python, self._words)
             try:
                 return running.ask(model, limit_s)
             finally:
@@ -80,16 +83,16 @@ class BuildCheck:
 class _Running:
     """A process that answers."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, python: Path, words: Sequence[str]) -> None:
         self._connection, theirs = Pipe()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (`end` closes it)
         with theirs:
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                [str(python), *words, str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
                 start_new_session=True,  # so that all that it starts can be ended with it
                 # A check fetches nothing, whatever a network asks for while it is built.
-                env=os.environ | {"HF_HUB_OFFLINE": "1"},
+                env=environment_of(python, gpu=True) | {"HF_HUB_OFFLINE": "1"},
             )  # fmt: skip
         self.ended = False
 
@@ -100,7 +103,7 @@ class _Running:
             if not self._connection.poll(limit_s):
                 self.end()
                 return (
-                    f"TerraTorch's check of the network did not end within {limit_s:g} s, and its process was killed; "
+                    f"the check of model {model.name!r} did not end within {limit_s:g} s, and its process was killed; "
                     "options.check_timeout_s allows more"
                 )
             return self._connection.recv_bytes().decode() or None
@@ -109,7 +112,7 @@ class _Running:
                 self._process.wait(_ENDS_WITHIN_S)
             said = self._last_words()
             self.end()
-            return f"TerraTorch's check of the network ended with {self._process.returncode}: {said}"
+            return f"the check of model {model.name!r} ended with {self._process.returncode}: {said}"
         except BaseException:  # Ctrl-C: a late answer would count for the next record
             self.end()
             raise
@@ -130,10 +133,8 @@ class _Running:
 
 
 def _main() -> None:
-    # TerraTorch is not imported where only the caller is needed.
-    from penstock.workers.engine.terratorch.checkpoint import Checkpoint
-    from penstock.workers.engine.terratorch.network import outline
-
+    configure("warning")
+    runners = Runners.installed()
     with Connection(int(sys.argv[1])) as connection:
         while True:
             try:
@@ -141,9 +142,9 @@ def _main() -> None:
             except EOFError:  # nobody asks any more
                 return
             try:
-                outline(Checkpoint.of(model))
+                runners.check_here(model)
                 connection.send_bytes(b"")
-            except ModelUnavailable as error:
+            except PenstockError as error:
                 connection.send_bytes(error.detail.encode())
 
 
