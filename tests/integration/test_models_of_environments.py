@@ -116,7 +116,7 @@ def test_an_environment_without_what_penstock_needs_says_what_to_install(tmp_pat
     with pytest.raises(ModelUnavailable, match=r"bare/bin/python -m pip install 'jsonschema.*'structlog"):
         localise(bare, cache=tmp_path)
     gone = model.model_copy(update={"environment": str(tmp_path / "gone")})
-    with pytest.raises(ModelUnavailable, match="there is no environment with `bin/python` at .*gone"):
+    with pytest.raises(ModelUnavailable, match=r"there is no environment with `bin/python` at .*gone"):
         localise(gone, cache=tmp_path)
 
 

