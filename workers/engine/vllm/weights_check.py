@@ -17,9 +17,11 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.vllm.library import error_line, vllm
 
-#: Errors by which vLLM's networks refuse names and shapes of weights. Any other says that a network cannot be filled
-#: without numbers, as one that reads them: then the start decides.
-_REFUSALS = (AssertionError, KeyError, ValueError)
+#: Errors by which vLLM's networks refuse names and shapes of weights.
+_REFUSALS = (AssertionError, KeyError, RuntimeError, ValueError)
+#: The word in errors of torch that say that something has no numbers, as for a network that reads them: then only the
+#: start can tell.
+_WITHOUT_NUMBERS = "meta tensor"
 #: Formats of weights that are files in safetensors, by vLLM's names.
 _FORMATS = ("auto", "safetensors")
 
@@ -44,9 +46,9 @@ def check_weights(model: Model, config: Any) -> None:
     try:
         with _alone(config):
             found = network.load_weights(_outlines(files))
-    except _REFUSALS as error:
-        raise ModelUnavailable(f"vLLM rejects the weights of model {model.name!r}: {error_line(error)}") from error
     except Exception as error:
+        if isinstance(error, _REFUSALS) and _WITHOUT_NUMBERS not in str(error):
+            raise ModelUnavailable(f"vLLM rejects the weights of model {model.name!r}: {error_line(error)}") from error
         log.info("vllm.weights_not_checked", model=model.name, error=error_line(error))
         return
     # vLLM itself starts without weights of most layers, and answers nonsense.
