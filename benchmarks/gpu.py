@@ -3,7 +3,7 @@
 `scenes`: with the engine and IO processes, without the queue, one and several at a time, compared with the loop of
 `bare_scene`. `tiles`: prepared prompts in memory, compared with the network alone on data that is on the device.
 `images` and `text`: jobs of one image or text each; images inside the worker and in a process of the model's own, texts
-token by token and in continuous batches. `contexts`: the memory of a process beside its weights. All networks except
+token by token. `contexts`: the memory of a process beside its weights. All networks except
 csmask have random weights. A busy share is the part of the time between first and last step in which a step ran.
 Without a GPU, `text` runs a network of 90 million parameters on one thread of the CPU.
 """
@@ -255,11 +255,8 @@ def _bare_rate(runner: Any, pixels: Any, batches: int) -> float:
 
 
 def text(bench: Bench) -> Iterator[str]:
-    """Measure texts in turns: token by token, in continuous batches, and by the library's `generate`."""
+    """Measure texts in turns: token by token, and by the library's `generate` of all of them in one batch."""
     model = read_catalogue(bench.catalogue)["llama"]
-    continuous = model.model_copy(
-        update={"name": "llama-continuous", "options": {**model.options, "batching": "continuous"}}
-    )
     ids = np.arange(5, 5 + 32, dtype=np.int64)
     prompt = Prompt({"input_ids": ids, "max_new_tokens": NEW_TOKENS}, cost=1)
     network = transformers.AutoModelForCausalLM.from_pretrained(model.source, dtype=gpu_models.TEXT_DTYPE)
@@ -268,15 +265,15 @@ def text(bench: Bench) -> Iterator[str]:
         torch.set_num_threads(1)
     with closing(BatchingEngine(Runners.installed())) as engine:
         for jobs in TEXT_JOBS:
-            measures: dict[str, Callable[[], float]] = {"bare": partial(_generated, network, ids, jobs)}
-            for name, each in (("token by token", model), ("continuous", continuous)):
-                engine.load(each, check=never)
-                measures[name] = partial(_engine_rate, _prompts(engine, each, prompt, ready=True), jobs)
+            engine.load(model, check=never)
+            measures: dict[str, Callable[[], float]] = {
+                "bare": partial(_generated, network, ids, jobs),
+                "ours": partial(_engine_rate, _prompts(engine, model, prompt, ready=True), jobs),
+            }
             rates = {name: median(found[1:]) for name, found in in_turns(measures, 1 + TURNS).items()}
-            bare = rates.pop("bare")
-            for name, rate in rates.items():
-                what = f"llama of {gpu_models.weights(model) / 1e9:.1f} GB, {jobs} texts at a time, {name}"
-                yield f"| {what} | {rate:.0f} tokens/s | {bare:.0f} tokens/s | {rate / bare:.2f} of it |"
+            bare, rate = rates["bare"], rates["ours"]
+            what = f"llama of {gpu_models.weights(model) / 1e9:.1f} GB, {jobs} texts at a time, token by token"
+            yield f"| {what} | {rate:.0f} tokens/s | {bare:.0f} tokens/s | {rate / bare:.2f} of it |"
 
 
 def _engine_rate(run: Callable[[int], None], jobs: int) -> float:

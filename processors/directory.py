@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from penstock.errors import ConfigError, ModelUnavailable
@@ -12,9 +13,15 @@ from penstock.models import Model
 
 #: Options of a model that the runner `transformers` reads.
 RUNNER_OPTIONS = (
-    "adapter", "answer", "batching", "cache_tokens", "compile", "encoder_cache_bytes", "normalize", "pooling", "task",
-    "untried",
+    "adapter", "answer", "compile", "encoder_cache_bytes", "normalize", "pooling", "task", "untried",
 )  # fmt: skip
+#: Options that earlier versions read -> the remark of `penstock models check`. Records may still have them.
+REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("batching", "cache_tokens"), "for texts of many users take vLLM or a server like it"),
+        "cuda_graphs": "passes of images are not recorded any more",
+    }
+)
 
 
 def read_config(model: Model, name: str = "config.json") -> Mapping[str, Any]:
@@ -59,6 +66,6 @@ def check_options(model: Model, *own: str) -> None:
     if model.runner != "transformers":
         return
     known = sorted({*own, *RUNNER_OPTIONS})
-    unknown = sorted(set(model.options) - set(known))
+    unknown = sorted(set(model.options) - {*known, *REMOVED_OPTIONS})
     if unknown:
         raise ConfigError(f"model {model.name!r}: unknown options: {', '.join(unknown)}; known: {', '.join(known)}")

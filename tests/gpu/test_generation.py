@@ -1,11 +1,10 @@
-"""Texts on a CUDA device: each with a cache of its own, and in shared passes, against the library on the processor."""
+"""Texts on a CUDA device: against the library on the processor."""
 
 from __future__ import annotations
 
 import gc
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,14 +17,6 @@ from tests.support.language import generated, new
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and a torch that uses it")
 
 ASKED = [Prompt({"input_ids": tokens(*range(3, 3 + n)), "max_new_tokens": 20}) for n in (12, 3, 30, 7, 19, 4, 25, 9)]
-SHARED = pytest.param(
-    {"batching": "continuous"},
-    marks=pytest.mark.skipif(
-        tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23), reason="needs transformers 5.23"
-    ),
-    id="shared",
-)
-HOW = pytest.mark.parametrize("options", [pytest.param({}, id="alone"), SHARED])
 
 
 @pytest.fixture(params=["Llama", "Qwen2", "Gemma2"])
@@ -39,24 +30,21 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return save(getattr(transformers, f"{request.param}ForCausalLM")(config), tmp_path)
 
 
-@HOW
-def test_texts_are_those_of_the_processor(directory: Path, options: dict[str, Any]) -> None:
-    with closing(load(directory, device="cuda", max_batch=8, options=options)) as runner:
+def test_texts_are_those_of_the_processor(directory: Path) -> None:
+    with closing(load(directory, device="cuda", max_batch=8)) as runner:
         outputs = finish(runner, *ASKED)
     assert [*map(new, outputs)] == [generated(prompt, directory, do_sample=False) for prompt in ASKED]
 
 
-@HOW
-def test_in_bfloat16_texts_have_all_their_tokens(directory: Path, options: dict[str, Any]) -> None:
-    with closing(load(directory, device="cuda", dtype="bfloat16", max_batch=8, options=options)) as runner:
+def test_in_bfloat16_texts_have_all_their_tokens(directory: Path) -> None:
+    with closing(load(directory, device="cuda", dtype="bfloat16", max_batch=8)) as runner:
         assert [len(new(output)) for output in finish(runner, *ASKED)] == [20] * len(ASKED)
 
 
-@HOW
-def test_nothing_stays_on_the_device(directory: Path, options: dict[str, Any]) -> None:
+def test_nothing_stays_on_the_device(directory: Path) -> None:
     gc.collect()
     before = torch.cuda.memory_allocated()
-    runner = load(directory, device="cuda", max_batch=8, options=options)
+    runner = load(directory, device="cuda", max_batch=8)
     finish(runner, *ASKED)
     runner.close()
     gc.collect()

@@ -349,7 +349,7 @@ def test_a_network_for_inpainting_makes_nothing_else(tmp_path: Path, files: Mapp
             "'NoSuchTokenizer' of 'transformers', which is not installed",
         ),
         ("unet", ["mine", "Network"], "'Network' of 'mine', which is not installed or not known"),
-        ("scheduler", ["diffusers", "DPMSolverSDEScheduler"], "needs the packages torch, torchsde"),
+        ("scheduler", ["diffusers", "DPMSolverSDEScheduler"], "requires the torchsde library"),
     ],
 )
 def test_a_part_that_cannot_be_loaded_is_refused_unread(

@@ -116,9 +116,3 @@ def test_a_directory_that_makes_no_texts_is_refused_unread(
     (tmp_path / "generation_config.json").unlink()
     with pytest.raises(ModelUnavailable, match=words):
         Runners.installed().check(a_model(tmp_path))
-
-
-def test_continuous_batching_of_a_hybrid_is_refused_unread(tmp_path: Path) -> None:
-    language_network("mamba", tmp_path)
-    with pytest.raises(ModelUnavailable, match="MambaForCausalLM has none"):
-        Runners.installed().check(a_model(tmp_path, options={"batching": "continuous"}))

@@ -180,10 +180,9 @@ def test_text_embedding_with_minilms_real_weights(check: Check) -> None:
     assert (data["truncated"], data["usage"]["prompt_tokens"]) == ([3], int(inputs["attention_mask"].sum()))
 
 
-@pytest.mark.breadth(but=("options0",))
 @needs_stories
-@pytest.mark.parametrize("options", [{}, {"batching": "continuous"}])
-def test_text_generation_with_a_trained_model(check: Check, options: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [{}, {"batching": "continuous", "cache_tokens": 1024}], ids=["", "removed options"])
+def test_text_generation_with_a_trained_model(check: Check, options: dict[str, Any]) -> None:
     model = a_model(STORIES, processor="text-generation", options=options)
     request = {"prompt": "Once upon a time", "max_new_tokens": 40}
     done = check(model, request, {"prompt": "The cat", "temperature": 0.8, "max_new_tokens": 12}, files={})

@@ -29,7 +29,6 @@ from tests.support.quantisation import CHAT, PICTURE, TEXT, a_llama, declared, i
 pytestmark = pytest.mark.breadth
 
 PROMPTS = [Prompt({"input_ids": tokens(*ids), "max_new_tokens": 12}) for ids in ((3, 4, 5), (6, 7), range(8, 20))]
-CONTINUOUS = {"batching": "continuous", "cache_tokens": 1024}
 LIVES = {"int8": in_int8, "nf4": in_nf4}
 MADE = {**LIVES, "packed int4": in_packed_int4, "fp8": in_fp8}
 Make = Callable[[Path, Path], Path]
@@ -80,26 +79,21 @@ def ours(folder: Path, *prompts: Prompt, **fields: Any) -> list[list[int]]:
         return [new(output) for output in finish(runner, *prompts)]
 
 
-#: Eight bits are told of below: they round what a layer takes, too, and guesses at random are all but equal.
-WAYS = [(made, options) for made in MADE for options in ({}, CONTINUOUS) if (made, options) != ("int8", CONTINUOUS)]
-
-
-@pytest.mark.parametrize(("made", "options"), WAYS)
-def test_a_text_goes_on_as_the_library_continues_it(tmp_path: Path, made: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("made", MADE)
+def test_a_text_goes_on_as_the_library_continues_it(tmp_path: Path, made: str) -> None:
     plain = a_llama(tmp_path / "plain")
     folder = MADE[made](plain, tmp_path / "quantised")
     expected = [theirs(opened(folder), prompt) for prompt in PROMPTS]
-    assert ours(folder, *PROMPTS, options=options) == expected
+    assert ours(folder, *PROMPTS) == expected
     if made != "fp8":
         assert expected != [theirs(opened(plain), prompt) for prompt in PROMPTS], "quantising that changes nothing"
 
 
 @needs_stories
-@pytest.mark.parametrize("options", [{}, CONTINUOUS], ids=["per job", "continuous"])
-def test_eight_bits_tell_a_story(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_eight_bits_tell_a_story(tmp_path: Path) -> None:
     prompt = a_prompt(max_new_tokens=40)
     folder = in_int8(STORIES, tmp_path)
-    with closing(load(folder, options=options)) as runner:
+    with closing(load(folder)) as runner:
         [output] = finish(runner, prompt)
     assert new(output) == theirs(opened(folder), prompt)
     assert spoken(output).startswith("Once upon a time, there was a little girl named Lily.")
@@ -208,10 +202,8 @@ def test_a_picture_is_classified_as_by_the_library(tmp_path: Path, made: str) ->
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-@pytest.mark.parametrize(("made", "options"), [way for way in WAYS if way[0] in LIVES])
-def test_an_adapter_stays_beside_quantised_weights_as_in_peft(
-    tmp_path: Path, made: str, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("made", LIVES)
+def test_an_adapter_stays_beside_quantised_weights_as_in_peft(tmp_path: Path, made: str) -> None:
     folder = LIVES[made](a_llama(tmp_path / "plain"), tmp_path / "quantised")
     config = peft.LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     torch.manual_seed(22)
@@ -219,7 +211,7 @@ def test_an_adapter_stays_beside_quantised_weights_as_in_peft(
     tuned: Any = peft.PeftModel.from_pretrained(opened(folder), tmp_path / "lora")
     expected = [theirs(tuned, prompt) for prompt in PROMPTS]
     assert expected != ours(folder, *PROMPTS), "an adapter that changes nothing tells nothing"
-    assert ours(folder, *PROMPTS, options={**options, "adapter": str(tmp_path / "lora")}) == expected
+    assert ours(folder, *PROMPTS, options={"adapter": str(tmp_path / "lora")}) == expected
 
 
 def check(folder: Path) -> None:

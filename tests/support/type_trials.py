@@ -74,12 +74,6 @@ def spread(network: Any, folder: Path, gain: float = 1.6) -> None:
     network.eval().save_pretrained(folder)
 
 
-def made(auto: Any, config: Any) -> Any:
-    """Make a network; the first of a type that has several."""
-    classes = auto._model_mapping[type(config)]
-    return (classes[0] if isinstance(classes, tuple | list) else classes)._from_config(config)
-
-
 def loaded(folder: Path, task: Task, **options: Any) -> Runner:
     """Check and load a directory as a worker does."""
     model = record(folder, task, **options)
@@ -183,7 +177,7 @@ def _both(runner: Runner, name: str, prompts: Sequence[Prompt], theirs: Sequence
 
 def _of_image(kind: str, folder: Path, auto: Any, **more: Any) -> tuple[Any, list[Array]]:
     config = small_image(kind, **more)
-    spread(made(auto, config), folder, GAINS.get(kind, 1.6))
+    spread(auto.from_config(config), folder, GAINS.get(kind, 1.6))
     inner = getattr(config, "vision_config", config)
     return auto.from_pretrained(folder).eval(), _pictures(getattr(inner, "num_channels", 3), 64)
 
@@ -281,7 +275,7 @@ def language_network(kind: str, folder: Path) -> Any:
     """Save a tiny network that continues or answers texts; return its class of the library."""
     torch.manual_seed(3)
     config = small(kind)
-    both = config.is_encoder_decoder and type(config) in transformers.AutoModelForSeq2SeqLM._model_mapping
+    both = config.is_encoder_decoder and type(config) in transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     auto = transformers.AutoModelForSeq2SeqLM if both else transformers.AutoModelForCausalLM
     network = auto.from_config(config)
     with torch.no_grad():

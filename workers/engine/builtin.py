@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalogue.functions import with_signature
-from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
 from penstock.processors.openai.options import EngineOptions
@@ -126,19 +125,6 @@ def _transformers() -> tuple[RunnerFactory, RunnerCheck]:
     with requires("transformers"):
         from penstock.workers.engine.transformers.loading import check_transformers, load_transformers
     return load_transformers, check_transformers
-
-
-def _transformers_bytes(model: Model) -> int:
-    """Return the size of the weights, and of the cache of texts that share passes."""
-    weights = files_bytes(model)
-    if model.options.get("batching") is None:
-        return weights
-    try:
-        from penstock.workers.engine.transformers.loading import cache_bytes
-
-        return weights + cache_bytes(model)
-    except (ImportError, ModelUnavailable):  # loading the model reports the reason
-        return weights
 
 
 def _vllm_bytes(model: Model) -> int:
@@ -280,7 +266,7 @@ TORCH = _spec(
     hosting=lambda _model: Hosting(),
 )  # fmt: skip
 TRANSFORMERS = _spec(
-    _transformers, imports=_import_transformers, expected_bytes=_transformers_bytes, io_signatures=transformers.OFFERS,
+    _transformers, imports=_import_transformers, io_signatures=transformers.OFFERS,
     io_signatures_of=transformers.offers_of, hosting=transformers.hosting_of,
 )  # fmt: skip
 

@@ -14,8 +14,12 @@ from penstock.local.installation import Installation
 from penstock.local.library import Engine
 from penstock.local.precision import Difference, is_compared
 from penstock.models import CatalogueEntry, Model
+from penstock.processors.directory import REMOVED_OPTIONS
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.weights import locate
+
+#: Runners that read the removed options.
+_READ_THEM = frozenset({"torch", "transformers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +138,6 @@ def _runner_problem(record: Model) -> str | None:
 def _notes(record: Model) -> Iterator[str]:
     if record.sha256 is None and not record.files and not Runners.installed().is_served(record):
         yield "no hashes are pinned"
+    removed = REMOVED_OPTIONS if record.runner in _READ_THEM else {}
+    for name in sorted(set(record.options) & set(removed)):
+        yield f"options.{name} has no effect any more: {removed[name]}"

@@ -120,8 +120,12 @@ class Directory:
         where = f"model {self.model.name!r} cannot be loaded: {INDEX} gives {part!r} the class {name!r}"
         if not isinstance(found, type):
             raise ModelUnavailable(f"{where} of {library!r}, which is not installed or not known")
-        if (lacking := getattr(found, "_backends", None)) and type(found).__name__ == "DummyObject":
-            raise ModelUnavailable(f"{where}, which needs the packages {', '.join(lacking)}; one is not installed")
+        if type(found).__name__ == "DummyObject":  # any use of such a class names the packages that are not installed
+            dummy: Any = found
+            try:
+                dummy.from_config()
+            except ImportError as error:
+                raise ModelUnavailable(f"{where}: {first_line(error)}") from error
         return found
 
     def scheduler(self) -> Any:

@@ -96,12 +96,6 @@ def read_config(model: Model) -> Any:
         return _config(directory_of(model))
 
 
-def text_config(path: Path) -> Any:
-    """Return the library's config of the text decoder, with its defaults; raise `ModelUnavailable`."""
-    with _load_errors():
-        return _config(path).get_text_config()
-
-
 def _config(path: Path) -> Any:
     return library().AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 

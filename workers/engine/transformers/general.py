@@ -224,7 +224,7 @@ def general_of(network: Any, model: Model, device: TorchDevice) -> Runner:
 
 def check_general(config: Any) -> None:
     """Raise `ModelUnavailable` for a network that does not make a text token by token."""
-    network = library().AutoModelForImageTextToText._model_mapping.get(type(config), None)
+    network = library().MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
     if network is None or not network.can_generate():
         raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
 

@@ -2,7 +2,7 @@
 
 Each text has its own key-value cache and its own forward pass inside the step, without padding: its tokens do not
 depend on the other texts of the batch, on a CPU in float32 bit for bit. The texts of all jobs advance together without
-sharing the reading of the weights; `continuous` shares it.
+sharing the reading of the weights; vLLM shares it (docs/decisions/0120).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def check_language(directory: HubDirectory) -> Any:
         raise ModelUnavailable(f"the model_type {kind!r} {REFUSED[kind]}")
     if config.is_encoder_decoder and _auto_class(config) != _BOTH:
         raise ModelUnavailable(f"the model_type {kind!r} answers something other than texts")
-    found = getattr(library(), _auto_class(config))._model_mapping.get(type(config), None)
+    found = _networks(_auto_class(config)).get(type(config), None)
     if found is None or not found.can_generate():
         raise ModelUnavailable(f"the network of the model_type {kind!r} does not make texts")
     if not config.is_encoder_decoder and getattr(config, "is_decoder", True) is False and kind in _encoders():
@@ -65,8 +65,14 @@ def check_language(directory: HubDirectory) -> Any:
 
 
 def _auto_class(config: Any) -> str:
-    both = config.is_encoder_decoder and type(config) in getattr(library(), _BOTH)._model_mapping
+    both = config.is_encoder_decoder and type(config) in _networks(_BOTH)
     return _BOTH if both else "AutoModelForCausalLM"
+
+
+def _networks(auto_class: str) -> Any:
+    """Return the library's networks by the class of their config."""
+    both = auto_class == _BOTH
+    return library().MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if both else library().MODEL_FOR_CAUSAL_LM_MAPPING
 
 
 def _encoders() -> Any:

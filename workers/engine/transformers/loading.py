@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 
 from penstock.errors import ModelUnavailable
@@ -14,8 +13,7 @@ from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encoder_cache import limit_bytes
 from penstock.workers.engine.transformers.audio import load_audio_classifier
 from penstock.workers.engine.transformers.conversation import check_conversation, load_conversation
-from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, text_config
-from penstock.workers.engine.transformers.generation import keeps_cache
+from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.images import (
     load_classifier,
     load_image_embedder,
@@ -68,7 +66,7 @@ def load_transformers(model: Model) -> Runner:
     """Load the model's directory; raise `ModelUnavailable` for missing, damaged or wrong files."""
     with naming(model):
         directory = _directory(model)
-        return _load_continuous(directory) if is_continuous(model) else LOADERS[directory.task](directory)
+        return LOADERS[directory.task](directory)
 
 
 def import_network(model: Model) -> None:
@@ -88,9 +86,7 @@ def check_transformers(model: Model) -> None:
         if directory.task is Task.TEXT_IMAGE_EMBEDDING and directory.config["model_type"] not in TOWERS:
             check_messages(directory)
         if directory.task is Task.TEXT_GENERATION:
-            found = check_language(directory)
-            if is_continuous(model) and not keeps_cache(found, read_config(model)):
-                raise ModelUnavailable(f"`options.batching` needs a key-value cache, and {found.__name__} has none")
+            check_language(directory)
         if model.processor in _OF_TILES:
             _check_tiles(model)
 
@@ -114,53 +110,8 @@ def _check_tiles(model: Model) -> None:
 
 
 def _directory(model: Model) -> HubDirectory:
-    """Return the checked directory after checking the options of caches and batching."""
+    """Return the checked directory after checking its type and the option of the encoder cache."""
     directory = HubDirectory.of(model)
     require_supported(directory.task, str(directory.config["model_type"]), model.options)
     limit_bytes(model)
-    if is_continuous(model) and directory.task != Task.TEXT_GENERATION:
-        raise ModelUnavailable(f"`options.batching` is for the task {Task.TEXT_GENERATION!s}, not {directory.task!s}")
     return directory
-
-
-def is_continuous(model: Model) -> bool:
-    """Return True if a model's texts share passes; raise `ModelUnavailable` for wrong options."""
-    batching = model.options.get("batching")
-    if batching not in (None, "continuous"):
-        raise ModelUnavailable(f"`options.batching` is 'continuous' or left out, not {batching!r}")
-    tokens = model.options.get("cache_tokens")
-    if tokens is not None and (type(tokens) is not int or tokens < 1):
-        raise ModelUnavailable(f"`options.cache_tokens` is a number of tokens, not {tokens!r}")
-    return batching is not None
-
-
-def cache_bytes(model: Model) -> int:
-    """Return the bytes of the cache of a model's texts, 0 if they share no passes; raise `ModelUnavailable`."""
-    if not is_continuous(model):
-        return 0
-    with _library_since():
-        from penstock.workers.engine.transformers.continuous import cache_bytes_of
-    config = text_config(Path(model.source))
-    try:
-        return cache_bytes_of(model, config)
-    except (AttributeError, ValueError) as error:  # a network without heads, or whose layers have no pages
-        raise ModelUnavailable(f"config.json does not say how large a cache is ({error})") from error
-
-
-def _load_continuous(directory: HubDirectory) -> Runner:
-    """Load a network for continuous batching."""
-    with _library_since():
-        from penstock.workers.engine.transformers.continuous import load_continuous
-    return load_continuous(directory)
-
-
-@contextmanager
-def _library_since() -> Iterator[None]:
-    """Translate the import error of a module that needs what another version of the library may lack."""
-    try:
-        yield
-    except ImportError as error:
-        installed = library().__version__
-        raise ModelUnavailable(
-            f"`options.batching` runs with transformers 5.23 and 5.24, and {installed} is installed: {error}"
-        ) from error

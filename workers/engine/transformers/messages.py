@@ -130,7 +130,7 @@ def check_messages(directory: HubDirectory) -> None:
     """Raise `ModelUnavailable` for a network or a pooling that cannot embed messages, without reading weights."""
     pooling_of(directory, Mode.LAST)
     config = read_config(directory.model)
-    if library().AutoModel._model_mapping.get(type(config), None) is None or config.is_encoder_decoder:
+    if library().MODEL_MAPPING.get(type(config), None) is None or config.is_encoder_decoder:
         raise ModelUnavailable(f"the network of the model_type {config.model_type!r} has no vectors of a whole message")
 
 

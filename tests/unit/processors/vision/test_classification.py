@@ -225,8 +225,7 @@ def test_labels_that_are_not_one_for_each_class_are_refused(tmp_path: Path) -> N
 def test_options_that_nobody_reads_are_refused_with_those_that_are_known(tmp_path: Path) -> None:
     known = (
         "unknown options: colour; known: "
-        "adapter, answer, batching, cache_tokens, compile, encoder_cache_bytes, labels, normalize, pooling, "
-        "preprocessor, task"
+        "adapter, answer, compile, encoder_cache_bytes, labels, normalize, pooling, preprocessor, task"
     )
     options = {"colour": 1, "compile": True}
     with pytest.raises(ConfigError, match=known):
