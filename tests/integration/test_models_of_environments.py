@@ -16,6 +16,9 @@ import pytest
 
 from penstock.catalogue.environments import Environments, digest_of
 from penstock.catalogue.records import read_catalogue
+from penstock.catalogue.script import read_script
+from penstock.cli.environments import findings
+from penstock.config import load_settings
 from penstock.errors import ModelUnavailable
 from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
@@ -98,9 +101,9 @@ def test_one_process_of_the_environment_checks_all_of_its_models(model: Model, e
 
 
 def test_processors_run_in_the_worker_s_environment_unless_they_need_the_library(model: Model) -> None:
-    assert interpreter_for(model) == Path(model.environment or "")
+    assert interpreter_for(model) == Path(str(model.environment))
     assert interpreter_for(model.model_copy(update={"processor": "raster-segmentation"})) is None
-    assert interpreter_for(model.model_copy(update={"processor": "only-there"})) == Path(model.environment or "")
+    assert interpreter_for(model.model_copy(update={"processor": "only-there"})) == Path(str(model.environment))
     assert interpreter_for(model.model_copy(update={"environment": None})) is None
 
 
@@ -147,3 +150,40 @@ def test_a_catalogue_names_an_environment_from_its_own_folder(tmp_path: Path) ->
         'environment = "../vllm"\n'
     )
     assert read_catalogue(tmp_path / "models.toml")["m"].environment == str(tmp_path / "../vllm")
+
+
+def test_doctor_says_which_environments_are_built_missing_broken_or_unused(
+    tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for version in ("1.0", "2.0"):
+        write_wheel(packages, "tool", version)
+    record = (
+        '[models.{0}]\ntitle = "T"\nrunner = "vllm"\nprocessor = "vllm-plugin"\nsource = "m"\nrevision = "1"\n{1}\n'
+    )
+    (tmp_path / "models.toml").write_text(
+        record.format("ready", f'environment = "{environment}"')
+        + record.format("unbuilt", 'dependencies = ["tool==3.0"]')
+        + record.format("gone", 'environment = "nowhere"')
+    )
+    text = (
+        "# /// script\n# dependencies = ['tool=={0}']\n# ///\n"
+        "import penstock\n@penstock.model\ndef {1}() -> int: return 1\n"
+    )
+    for version, name in (("1.0", "used"), ("2.0", "unused")):
+        (tmp_path / f"{name}.py").write_text(text.format(version, name))
+    monkeypatch.setenv("PENSTOCK_MODEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PENSTOCK_UV_CONFIG", str(write_uv_config(tmp_path, packages)))
+    settings = load_settings(models=[tmp_path / "models.toml", tmp_path / "used.py"])
+    environments = Environments.of(settings)
+    used, unused = (environments.build(read_script(tmp_path / f"{name}.py")).parents[1] for name in ("used", "unused"))
+    found = {each.name: (each.ok, each.detail) for each in findings(settings)}
+    assert found["environment of ready"] == (True, str(environment))
+    assert found["environment of used.py"] == (True, str(used))
+    assert found["environment of unbuilt"][0] is False
+    assert "is not built yet" in found["environment of unbuilt"][1]
+    assert "there is no environment" in found["environment of gone"][1]
+    assert found[f"environment {unused.name}"][1].startswith("no model uses it")
+    (unused / "bin" / "python").unlink()
+    assert (False, "its interpreter is gone") in [(each.ok, each.detail) for each in findings(settings)]

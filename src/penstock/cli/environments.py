@@ -55,7 +55,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
         if one.broken or one.folder not in used:
             detail = "its interpreter is gone" if one.broken else f"no model uses it: {one.size_bytes / 1e6:,.0f} MB"
             name = f"environment {one.folder.name}"
-            yield Finding(name, ok=not one.broken, detail=detail, remedy=f"remove {one.folder}")
+            yield Finding(name, not one.broken, detail, remedy=f"remove {one.folder}", doubtful=not one.broken)
 
 
 def _asked(path: Path, environments: Environments) -> Iterator[tuple[str, Callable[[], Path]]]:
