@@ -76,7 +76,7 @@ def test_a_plugin_and_its_engine_run_in_the_environment(
 ) -> None:
     assert importlib.util.find_spec("vllm") is None
     assert run(pool, engine, model, 1, 2, 4)["data"]["total"] == 42.0
-    commands = [child.cmdline()[:3] for child in psutil.Process().children(recursive=True)]
+    commands = [each.info["cmdline"][:3] for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]]
     python = str(environment / "bin" / "python")
     assert [python, "-m", "penstock.workers.engine.hosted_child"] in commands
     assert [python, "-m", "penstock.workers.io.server"] in commands
@@ -90,7 +90,8 @@ def test_one_process_of_the_environment_checks_all_of_its_models(model: Model, e
     python = str(environment / "bin" / "python")
 
     def checking() -> list[int]:
-        return [each.pid for each in psutil.Process().children() if each.cmdline()[:1] == [python]]
+        found = psutil.process_iter(["cmdline"])
+        return [each.pid for each in found if (each.info["cmdline"] or [])[:1] == [python]]
 
     [first] = [pid for pid in checking() if "penstock.workers.engine.checking" in psutil.Process(pid).cmdline()]
     wrong = model.model_copy(update={"options": {**model.options, "task": "sing"}})

@@ -15,7 +15,7 @@ import rasterio
 from penstock.functions.importable import variables
 from tests.support.stack import running
 
-pytestmark = pytest.mark.breadth
+pytestmark = [pytest.mark.breadth, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-terratorch"
