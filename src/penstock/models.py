@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from penstock.views import View
 
@@ -28,6 +28,8 @@ Alias = Annotated[
 MAX_NAME_CHARS = 161
 
 
+#: Name of the runner and of the processor of functions.
+FUNCTION = "function"
 _HUB = "hf://"
 _UNIONS = ("anyOf", "oneOf", "allOf")
 #: Keyword of a stored schema with the views of the answer.
@@ -138,6 +140,9 @@ class Model(Record):
     description: str = ""
     #: Other names that requests may use. The job always shows `name`.
     aliases: tuple[Alias, ...] = ()
+    #: Function that serves the model, instead of a runner and a processor: `FILE.py:NAME` beside this file, or a kind
+    #: that ships with the service, such as `token-classification`.
+    function: str | None = Field(default=None, pattern=r"^([a-z0-9][a-z0-9-]*|.+\.py:[A-Za-z_]\w*)$")
     #: Runner that computes the outputs: `transformers`, `torch`, `onnx`, `rapidocr`, `lightgbm`, `openai-server`.
     runner: Name
     #: Entry point of the IO processor, which turns input into prompts and outputs into a result.
@@ -199,6 +204,14 @@ class Model(Record):
     links: tuple[str, ...] = ()
     #: Options for the processor and the runner; each validates its own table.
     options: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_function(cls, data: Any) -> Any:
+        """Fill in the runner and the processor of a function's record; the function has a title of its own."""
+        if not isinstance(data, dict) or data.get("function") is None:
+            return data
+        return {"title": "", **data, "runner": FUNCTION, "processor": FUNCTION}
 
     @property
     def is_unbuilt(self) -> bool:

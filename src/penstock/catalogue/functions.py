@@ -1,4 +1,7 @@
-"""Records of the models in a Python file: the file is read by a process of its own, never imported here."""
+"""Records of functions: of the models in a Python file, and of a function that a record of `models.toml` names.
+
+The file is read by a process of its own, never imported here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +20,12 @@ from penstock.catalogue.environments import Environments
 from penstock.catalogue.script import Script, names_of, read_script
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.functions.confinement import environment_of
-from penstock.models import Limits, Model
+from penstock.models import FUNCTION, Limits, Model
 
+#: Group of entry points: functions that records name by one word. Each is `MODULE:NAME` of a file of functions.
+GROUP = "penstock.functions"
+#: Fields of a record that its function gives where the record does not.
+_GIVEN = ("description", "device", "queue", "max_batch", "cache", "execution_timeout_s", "warm_up")
 #: Seconds that a file may take to be imported.
 _IMPORT_S = 120
 
@@ -42,21 +51,78 @@ def function_records(path: Path, environments: Environments | None = None, *, bu
     return found
 
 
+def with_function(
+    model: Model, folder: Path, environments: Environments | None = None, *, build: bool = False
+) -> Model:
+    """Return a record with the signature of its `function`, and with what the function says and the record does not.
+
+    `FILE.py:NAME` begins at `folder`. Raises `ConfigError` for a function that does not exist, and for `options` that
+    its class does not take.
+    """
+    path, name = _located(model.function or "", folder)
+    found = function_records(path, environments, build=build)
+    function = next((one for one in found if name in (one.name, _attribute(one))), None)
+    if function is None:
+        raise ConfigError(f"{path.name} has no function {name!r}; it has {', '.join(map(_attribute, found))}")
+    arguments = dict(model.options)
+    takes = function.options.get("signature", {}).get("options")
+    if takes is not None and (unknown := sorted(set(arguments) - set(takes))):
+        raise ConfigError(
+            f"options: {name} of {path.name} takes {', '.join(takes) or 'none'}, not {', '.join(unknown)}"
+        )
+    said = {field: getattr(function, field) for field in _GIVEN if field not in model.model_fields_set}
+    said |= {"environment": function.environment, "dependencies": function.dependencies}
+    options = {**function.options, "file": str(path), "arguments": arguments}
+    reference = f"{path}:{name}" if ":" in (model.function or "") else model.function
+    return model.model_copy(
+        update={**said, "title": model.title or function.title, "function": reference, "options": options}
+    )
+
+
 def with_signature(model: Model, environments: Environments, build: bool) -> Model:
     """Return the record with its signature; raise `ModelUnavailable` if its environment is not or cannot be built."""
     if not model.is_unbuilt:
         return model
-    path = Path(model.source)
+    path = file_of(model)
     try:
-        found = {one.name: one for one in function_records(path, environments, build=build)}
+        if model.function is not None:
+            named = model.model_copy(update={"options": model.options["arguments"]})
+            record: Model | None = with_function(named, path.parent, environments, build=build)
+        else:
+            found = {one.name: one for one in function_records(path, environments, build=build)}
+            record = found.get(model.name)
     except ConfigError as error:
         raise ModelUnavailable(error.detail) from error
-    record = found.get(model.name)
     if record is None:
         raise ModelUnavailable(f"{path.name} has no model {model.name!r} any more: it has {', '.join(found)}")
     if record.is_unbuilt:
         raise ModelUnavailable(f"the environment of {path.name} is not built yet: `penstock models build {path}`")
     return record
+
+
+def file_of(model: Model) -> Path:
+    """Return the Python file of a function's record."""
+    return Path(model.options.get("file", model.source))
+
+
+def _located(reference: str, folder: Path) -> tuple[Path, str]:
+    """Return the file and the name of a function; raise `ConfigError` for one that is not installed."""
+    file, colon, name = reference.rpartition(":")
+    if colon:
+        return folder / Path(file).expanduser(), name
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if reference not in points:
+        known = ", ".join(sorted(points)) or "none"
+        raise ConfigError(f"there is no function {reference!r}; known: {known}, or write FILE.py:NAME")
+    spec = find_spec(points[reference].module)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"the function {reference!r} is not installed: there is no module {points[reference].module}")
+    return Path(spec.origin), points[reference].attr
+
+
+def _attribute(record: Model) -> str:
+    """Return the name of a function in its file."""
+    return str(record.options.get("signature", {}).get("attribute", record.name))
 
 
 @lru_cache(maxsize=64)
@@ -78,7 +144,7 @@ def _described(path: Path, digest: str, python: Path) -> str:  # noqa: ARG001  (
 
 def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:
     return Model(
-        name=name, title=name, runner="function", processor="function", source=str(path), revision=digest[:12],
+        name=name, title=name, runner=FUNCTION, processor=FUNCTION, source=str(path), revision=digest[:12],
         sha256=digest, warm_up=False, dependencies=script.dependencies,
     )  # fmt: skip
 
@@ -90,8 +156,8 @@ def _record(
         name=signature["name"],
         title=signature["title"],
         description=signature["description"],
-        runner="function",
-        processor="function",
+        runner=FUNCTION,
+        processor=FUNCTION,
         source=str(path),
         revision=digest[:12],
         sha256=digest,

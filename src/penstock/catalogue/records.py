@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from penstock.catalogue.environments import Environments
-from penstock.catalogue.functions import function_records
+from penstock.catalogue.functions import function_records, with_function
 from penstock.errors import ConfigError
 from penstock.json_body import wrong_fields
 from penstock.models import Model
@@ -94,7 +94,7 @@ def read_catalogue(*paths: Path, environments: Environments | None = None) -> Ca
     for path in map(_located, paths):
         for read in _python(path, environments) if path.suffix == ".py" else _parse(str(path), _text(path)):
             records.pop(read.name, None)  # keeps the order: names that are read later come later
-            records[read.name] = read.in_folder(path.parent)
+            records[read.name] = read.in_folder(path.parent, environments)
     found = _without_clashes(records.values())
     return Catalogue(
         MappingProxyType({read.name: read.model for read in found if read.wrong is None}),
@@ -117,14 +117,20 @@ class _Read:
     def name(self) -> str:
         return self.model.name
 
-    def in_folder(self, folder: Path) -> _Read:
-        """Return the record with relative paths, of its source and environment, resolved against a folder."""
+    def in_folder(self, folder: Path, environments: Environments | None) -> _Read:
+        """Return the record with relative paths resolved against a folder, and with the signature of its function."""
         if self.wrong is not None:
             return self
         placed = {"source": _from_folder(self.model.source, folder)}
         if self.model.environment is not None:
             placed["environment"] = str(folder.absolute() / Path(self.model.environment).expanduser())
-        return replace(self, model=self.model.model_copy(update=placed))
+        model = self.model.model_copy(update=placed)
+        if model.function is None:
+            return replace(self, model=model)
+        try:
+            return replace(self, model=with_function(model, folder.absolute(), environments))
+        except ConfigError as error:
+            return replace(self, model=model, wrong=f"{self.where}: function: {error.detail}")
 
     def without_aliases(self, why: str) -> _Read:
         """Return the record as invalid because of its aliases."""
@@ -178,6 +184,9 @@ def _record(where: str, name: str, table: Any) -> _Read:
         return replace(
             _record(where, name, rest), wrong=f"{where}: name: unknown field: the table's name is the model's name"
         )
+    if "function" in table and (wrong := [field for field in ("runner", "processor") if field in table]):
+        rest = {key: value for key, value in table.items() if key not in wrong}
+        return replace(_record(where, name, rest), wrong=f"{where}: {wrong[0]}: a record with `function` has none")
     try:
         return _Read(where, Model.model_validate({**table, "name": name}))
     except ValidationError as error:

@@ -63,6 +63,7 @@ def _asked(path: Path, environments: Environments) -> Iterator[tuple[str, Callab
     from penstock.catalogue.records import read_catalogue
     from penstock.catalogue.script import read_script
     from penstock.models import Model
+    from penstock.workers.engine.runners import Runners
 
     def of_file() -> Path:
         script = read_script(path)
@@ -71,7 +72,7 @@ def _asked(path: Path, environments: Environments) -> Iterator[tuple[str, Callab
         return found
 
     def of_record(model: Model) -> Path:
-        return Path(str(environments.with_environment(model, build=False).environment))
+        return Path(str(Runners.installed().with_environment(model, environments, build=False).environment))
 
     if path.suffix == ".py":
         try:
@@ -100,22 +101,27 @@ def build(
 
     For images, and for machines that reach no index when they serve.
     """
-    from penstock.catalogue.environments import Environments, script_of
+    from penstock.catalogue.environments import Environments
     from penstock.catalogue.records import read_catalogue
     from penstock.config import load_settings
     from penstock.observation.log import configure
+    from penstock.workers.engine.runners import Runners
 
     configure("warning")
     settings = load_settings()
-    environments = Environments.of(settings)
+    environments, runners = Environments.of(settings), Runners.installed()
     for file in files or settings.models:
         if file.suffix == ".py":
             built_records(file, settings)
             continue
         for model in read_catalogue(file, environments=environments).values():
-            if model.is_unbuilt and environments.find(script_of(model)) is None:
+            if not model.is_unbuilt:
+                continue
+            try:
+                runners.with_environment(model, environments, build=False)
+            except ModelUnavailable:
                 err.print(f"building the environment of {model.name}: {', '.join(model.dependencies)}")
-                environments.with_environment(model, build=True)
+                runners.with_environment(model, environments, build=True)
     found = environments.listed()
     if as_json:
         print_json([_as_json(one) for one in found])

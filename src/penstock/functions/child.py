@@ -101,11 +101,11 @@ def import_file(path: Path) -> ModuleType:
 class Process:
     """The model's process after `init`."""
 
-    def __init__(self, wire: Wire, signature: Signature, lines: _Lines) -> None:
+    def __init__(self, wire: Wire, signature: Signature, lines: _Lines, arguments: Mapping[str, Any]) -> None:
         self._wire, self._signature, self._lines = wire, signature, lines
         self._canceled: set[int] = set()
         target = signature.target
-        self._self: tuple[Any, ...] = (target(),) if inspect.isclass(target) else ()
+        self._self: tuple[Any, ...] = (target(**arguments),) if inspect.isclass(target) else ()
         function = signature.function
         self._async_stream = inspect.isasyncgenfunction(function)
         self.is_async = inspect.iscoroutinefunction(function) or self._async_stream
@@ -359,7 +359,8 @@ def main(descriptor: int) -> None:
         elif init["hosts"]:
             confinement.allow_hosts(tuple(init["hosts"]))
         found = _named(signatures(import_file(path)), init["attribute"], path)
-        process = Process(wire, found, lines)
+        d.SOURCE = init["value"]["source"]
+        process = Process(wire, found, lines, init["value"]["arguments"])
         process.load()
         lines.end(None)
         wire.send("ready", load_s=monotonic() - begun)

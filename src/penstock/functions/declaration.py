@@ -200,14 +200,23 @@ def codec(kind: type, *, suffix: str = ".bin", media_type: str = "application/oc
     return register
 
 
-def weights(name: str, *, sha256: str | None = None) -> Path:
+#: Path of the `source` of the record that names the function; empty without a record. Set by the model's process.
+SOURCE = ""
+
+
+def weights(name: str = "", *, sha256: str | None = None) -> Path:
     """Return the path of a file that lies beside the caller's file; raise `FileNotFoundError`.
 
-    With `sha256`, raise `ValueError` for a file with another digest.
+    Where a record of `models.toml` names the function, the file lies in the record's `source`; without a name this is
+    the path of the source itself. With `sha256`, raise `ValueError` for a file with another digest.
     """
-    path = Path(sys._getframe(1).f_code.co_filename).parent / name
+    if not name and not SOURCE:
+        raise FileNotFoundError("name a file, or serve the function by a record of models.toml with a `source`")
+    folder = Path(SOURCE or Path(sys._getframe(1).f_code.co_filename).parent)
+    path = folder / name
     if not path.exists():
-        raise FileNotFoundError(f"there is no {name!r} beside the model's file: {path}")
+        where = f"in {folder}" if SOURCE else f"beside the model's file: {path}"
+        raise FileNotFoundError(f"there is no {name!r} {where}")
     if sha256 is not None:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

@@ -96,11 +96,17 @@ class Signature:
             "answers": {name: kind.to_json() for name, kind in self.answers.items()},
             "batched": self.batched,
             "streams": self.streams,
+            "options": _options(self.target),
             "schema": dict(self.schema),
             **{name: getattr(self.options, name) for name in (
                 "gpu", "max_batch", "concurrency", "network", "secrets", "timeout_s", "memory_bytes", "queue", "cache",
             )},
         }  # fmt: skip
+
+
+def _options(target: Any) -> list[str]:
+    """Return the names of the arguments with which a class is made: a record's `options`."""
+    return list(inspect.signature(target).parameters) if inspect.isclass(target) else []
 
 
 def signatures(module: Any) -> list[Signature]:

@@ -208,3 +208,49 @@ def test_a_catalogue_in_a_package_that_is_not_installed_stops_the_start(name: st
 def test_a_catalogue_that_a_package_lacks_stops_the_start() -> None:
     with pytest.raises(ConfigError, match=r"cannot read the catalogue .*none\.toml: No such file"):
         read_catalogue(Path("package:penstock/catalogue/none.toml"))
+
+
+FUNCTION = '''
+import penstock
+
+@penstock.model(max_batch=4, cache=True)
+class Lines:
+    """Count lines."""
+
+    def __init__(self, language: str = "en") -> None: ...
+
+    def predict(self, words: list[str]) -> list[int]: ...
+'''
+
+
+def of_function(folder: Path, more: str = "", *, function: str = "lines.py:Lines") -> Path:
+    (folder / "lines.py").write_text(FUNCTION)
+    path = folder / "models.toml"
+    path.write_text(f'[models.mine]\nfunction = "{function}"\nsource = "words.txt"\nrevision = "1"\n{more}')
+    return path
+
+
+def test_a_record_of_a_function_has_its_signature_and_its_own_source(tmp_path: Path) -> None:
+    model = read_catalogue(of_function(tmp_path, 'max_batch = 2\noptions = { language = "de" }'))["mine"]
+    assert (model.runner, model.processor) == ("function", "function")
+    assert (model.title, model.max_batch, model.cache) == ("Count lines", 2, True)
+    assert model.source == str(tmp_path / "words.txt")
+    assert model.options["file"] == str(tmp_path / "lines.py")
+    assert model.options["arguments"] == {"language": "de"}
+    assert model.options["signature"]["attribute"] == "Lines"
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "problem"),
+    [
+        ("lines.py:Other", "", "lines.py has no function 'Other'; it has Lines"),
+        ("none.py:Lines", "", "cannot read the models in"),
+        ("no-such-kind", "", "there is no function 'no-such-kind'; known: text-to-speech, token-classification, or"),
+        ("lines.py:Lines", "options = { colour = 1 }", "Lines of lines.py takes language, not colour"),
+        ("lines.py:Lines", 'runner = "torch"', "runner: a record with `function` has none"),
+    ],
+)
+def test_a_wrong_function_concerns_its_own_record_only(tmp_path: Path, function: str, more: str, problem: str) -> None:
+    catalogue = read_catalogue(of_function(tmp_path, more, function=function))
+    assert set(catalogue) == {"csmask"}
+    assert problem in catalogue.wrong["mine"].problem

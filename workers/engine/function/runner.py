@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.catalogue.functions import file_of
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.functions.nested import CALL, PLACES, flat, nested
 from penstock.models import Model
@@ -282,13 +283,17 @@ class FunctionRunner(Driver):
 def start_of(model: Model) -> Callable[[], ModelProcess]:
     """Return how a model's process is started."""
     signature = model.options["signature"]
+    value = {
+        "source": model.source if model.function is not None else "", "arguments": model.options.get("arguments", {}),
+    }  # fmt: skip
 
     def start() -> ModelProcess:
         try:
             return ModelProcess(
                 model.name, "penstock.functions.child", python=interpreter_of(model),
                 within_s=signature["timeout_s"], network=signature["network"], secrets=signature["secrets"],
-                gpu=signature["gpu"], file=model.source, attribute=signature["attribute"],
+                gpu=model.device.startswith("cuda"), value=value, file=str(file_of(model)),
+                attribute=signature["attribute"],
             )  # fmt: skip
         except OSError as error:
             raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error
@@ -305,5 +310,5 @@ def load_function(model: Model) -> Runner:
 def check_function(model: Model) -> None:
     """Check that the record is that of a function, and the machine's device; raise `ModelUnavailable`."""
     if "signature" not in model.options:
-        raise ModelUnavailable(f"model {model.name!r}: name the Python file in `models`, not in a record")
+        raise ModelUnavailable(f'model {model.name!r}: name its function: `function = "FILE.py:NAME"`')
     require_device(model)
