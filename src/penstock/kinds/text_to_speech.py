@@ -29,8 +29,9 @@ class TextToSpeech:
         seed: Annotated[int, Field(ge=0, description="Another seed gives another reading.")] = 0,
     ) -> Audio:
         """Return the speech; the same seed gives the same sound."""
+        import numpy as np
         import torch
 
         torch.manual_seed(seed)
         made = self._speak(text)
-        return Audio(made["audio"].reshape(-1), int(made["sampling_rate"]))
+        return Audio(np.asarray(made["audio"], np.float32).reshape(-1), int(made["sampling_rate"]))
