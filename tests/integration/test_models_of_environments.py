@@ -93,7 +93,7 @@ def test_one_process_of_the_environment_checks_all_of_its_models(model: Model, e
         found = psutil.process_iter(["cmdline"])
         return [each.pid for each in found if (each.info["cmdline"] or [])[:1] == [python]]
 
-    [first] = [pid for pid in checking() if "penstock.workers.engine.checking" in psutil.Process(pid).cmdline()]
+    [first] = [pid for pid in checking() if "penstock.workers.engine.checking_child" in psutil.Process(pid).cmdline()]
     wrong = model.model_copy(update={"options": {**model.options, "task": "sing"}})
     with pytest.raises(ModelUnavailable, match=r"`options.task` is one of embed, classify"):
         Runners.installed().check(wrong)

@@ -1,8 +1,6 @@
 """Checks of models in a process of their environment, where a library takes many seconds and much memory to import.
 
-`python -m penstock.workers.engine.checking FD` reads records of models from a connection of `multiprocessing`, and
-answers each with a sentence, or with nothing where its runner finds nothing wrong. It ends when the other end is
-closed. One process checks all records of an environment, so that the first alone waits for the import.
+One process checks all records of an environment (`checking_child`), so that the first alone waits for the import.
 """
 
 from __future__ import annotations
@@ -11,22 +9,19 @@ import atexit
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import IO
 
-from penstock.errors import ModelUnavailable, PenstockError
+from penstock.errors import ModelUnavailable
 from penstock.functions.confinement import environment_of
 from penstock.models import Model
-from penstock.observation.log import configure
 from penstock.workers.engine.function.process import here, interpreter_of
-from penstock.workers.engine.runners import Runners
 
 #: Seconds that the check of one model may take, its library's import included; `options.check_timeout_s` overrides it.
 LIMIT_S = 300.0
@@ -46,7 +41,7 @@ def check_apart(model: Model) -> None:
 @cache
 def shared(python: Path) -> Checking:
     """Return the checks in an environment, whose process ends with this one."""
-    found = Checking(python, ("-m", "penstock.workers.engine.checking"))
+    found = Checking(python, ("-m", "penstock.workers.engine.checking_child"))
     atexit.register(found.end)
     return found
 
@@ -135,23 +130,3 @@ class _Running:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()
         return next((line for line in reversed(lines) if line.strip()), "")[:200]
-
-
-def _main() -> None:
-    configure("warning")
-    runners = Runners.installed()
-    with Connection(int(sys.argv[1])) as connection:
-        while True:
-            try:
-                model = Model.model_validate_json(connection.recv_bytes())
-            except EOFError:  # nobody asks any more
-                return
-            try:
-                runners.check_here(model)
-                connection.send_bytes(b"")
-            except PenstockError as error:
-                connection.send_bytes(error.detail.encode())
-
-
-if __name__ == "__main__":
-    _main()

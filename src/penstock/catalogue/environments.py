@@ -41,7 +41,7 @@ _LAST_LINES = 12
 #: Folder of all environments inside the folder of fetched models.
 _FOLDER = "environments"
 _BUILT = "built.json"
-#: What Penstock's own side of a record's model needs in its environment, by the modules. Functions need nothing.
+#: Packages that Penstock's side of a record's model needs in its environment, by their modules. Functions need none.
 OWN_NEEDS = {
     "jsonschema": "jsonschema>=4.23", "numpy": "numpy", "PIL": "pillow", "psutil": "psutil>=6",
     "pydantic": "pydantic>=2.12", "pydantic_settings": "pydantic-settings>=2.7",
