@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
+from penstock.models import Model
 
 #: Libraries that compute outputs, or read and write files: the module of each.
 _LIBRARIES = (
@@ -34,6 +35,12 @@ def loaded_software() -> dict[str, str]:
         versions["cuda"] = str(cuda)
     own = {"penstock": __version__, "python": platform.python_version()}
     return own | {name: version for name, version in versions.items() if version}
+
+
+def software_of(model: Model) -> dict[str, str]:
+    """Return the versions of the libraries that compute a model: those of this process, or of its environment."""
+    here = loaded_software()
+    return here if model.environment is None else {**here, **installed_software(Path(model.environment))}
 
 
 @cache
