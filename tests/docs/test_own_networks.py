@@ -183,8 +183,8 @@ def test_open_clip(tmp_path: Path, photo: Path) -> None:
 
 def test_a_pinned_file_with_another_digest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.pkl").write_bytes(b"trained")
-    path = tmp_path / "pinned.py"
     for digest, fits in ((sha256(b"trained").hexdigest(), True), ("0" * 64, False)):
+        path = tmp_path / f"pinned_{fits}.py"
         path.write_text(
             "import penstock\n@penstock.model\nclass Size:\n    def load(self) -> None:\n"
             f"        self.path = penstock.weights('net.pkl', sha256='{digest}')\n"
