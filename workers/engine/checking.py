@@ -41,7 +41,7 @@ def check_apart(model: Model) -> None:
 @cache
 def shared(python: Path) -> Checking:
     """Return the checks in an environment, whose process ends with this one."""
-    found = Checking(python, ("-m", "penstock.workers.engine.checking_child"))
+    found = Checking(python, ("-P", "-m", "penstock.workers.engine.checking_child"))
     atexit.register(found.end)
     return found
 

@@ -1,6 +1,6 @@
 """The process that checks models of its environment, as their runners do.
 
-`python -m penstock.workers.engine.checking_child DESCRIPTOR` reads records from a connection of `multiprocessing`, and
+`python -P -m penstock.workers.engine.checking_child DESCRIPTOR` reads records from a connection of `multiprocessing`, and
 answers each with a sentence, or with nothing where nothing is wrong. It ends when the other end is closed.
 """
 

@@ -1,6 +1,6 @@
 """The process of a built-in model: loads its runner and steps the batches that the worker sends, one after another.
 
-    python -m penstock.workers.engine.hosted_child DESCRIPTOR
+    python -P -m penstock.workers.engine.hosted_child DESCRIPTOR
 
 One thread receives and admits prompts while the main one steps: a batch names prompts that are here already.
 """

@@ -128,7 +128,7 @@ def _attribute(record: Model) -> str:
 @lru_cache(maxsize=64)
 def _described(path: Path, digest: str, python: Path) -> str:  # noqa: ARG001  (a changed file is read again)
     """Return the signatures of a file as JSON, by a process of its own."""
-    command = [str(python), "-m", "penstock.functions.child", "--describe", str(path)]
+    command = [str(python), "-P", "-m", "penstock.functions.child", "--describe", str(path)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_IMPORT_S, check=False, stdin=subprocess.DEVNULL,

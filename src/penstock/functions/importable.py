@@ -20,9 +20,9 @@ _NAME = "penstock"
 
 
 def variables(python: Path) -> dict[str, str]:
-    """Return the variables with which an interpreter imports `penstock` from here, and nothing from its own folder."""
+    """Return the variables with which an interpreter, and what it starts, imports `penstock` from here."""
     own = os.environ.get("PYTHONPATH") if python == Path(sys.executable) else None
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(importable()), own))), "PYTHONSAFEPATH": "1"}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(importable()), own)))}
 
 
 @cache

@@ -73,7 +73,7 @@ class ModelProcess:
         os.set_blocking(self._pipe, False)
         with theirs:
             self._process = subprocess.Popen(
-                [str(python), "-m", module, str(theirs.fileno())],
+                [str(python), "-P", "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 cwd=folder or self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
