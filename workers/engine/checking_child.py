@@ -1,7 +1,8 @@
 """The process that checks models of its environment, as their runners do.
 
-`python -P -m penstock.workers.engine.checking_child DESCRIPTOR` reads records from a connection of `multiprocessing`, and
-answers each with a sentence, or with nothing where nothing is wrong. It ends when the other end is closed.
+`python -P -m penstock.workers.engine.checking_child DESCRIPTOR` reads records from a connection of
+`multiprocessing`, and answers each with a sentence, or with nothing where nothing is wrong. It ends when the other end
+is closed.
 """
 
 from __future__ import annotations
