@@ -16,15 +16,18 @@ TABLE = Path(__file__).parent.parent / "processors" / "image_generation" / "pipe
 #: Parameters of pipelines that requests have, by the library's names.
 KNOWN = (
     "prompt", "negative_prompt", "image", "mask_image", "strength", "guidance_scale", "true_cfg_scale",
-    "num_inference_steps", "height", "width",
+    "num_inference_steps", "height", "width", "class_labels",
 )  # fmt: skip
+#: Classes that AutoPipeline does not know, by their tasks.
+_WITHOUT_TEXT = {"DDPMPipeline": "nothing", "DDIMPipeline": "nothing", "DiTPipeline": "label"}
 #: Pipelines whose names have one of these need a further network or image, change networks while they run, or are
 #: one of several stages.
 _OTHER = ("ControlNet", "Control", "PAG", "Pix2Pix", "Layered", "Helios", "GlmImage", "Combined", "IF")
 
 
 def table() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the calls of each family that AutoPipeline knows: family -> task -> class and defaults."""
+    """Return the calls of each family: family -> task -> class and defaults."""
+    import diffusers
     from diffusers.pipelines import auto_pipeline as auto
 
     tasks = {
@@ -32,7 +35,10 @@ def table() -> dict[str, dict[str, dict[str, Any]]]:
         "image": auto.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
         "inpaint": auto.AUTO_INPAINT_PIPELINES_MAPPING,
     }
-    made: dict[str, dict[str, dict[str, Any]]] = {}
+    made: dict[str, dict[str, dict[str, Any]]] = {
+        name.removesuffix("Pipeline").lower(): {task: _call(getattr(diffusers, name))}
+        for name, task in _WITHOUT_TEXT.items()
+    }
     for task, mapping in tasks.items():
         for family, pipeline in mapping.items():
             if not any(word in pipeline.__name__ for word in _OTHER):

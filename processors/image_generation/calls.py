@@ -17,6 +17,7 @@ _TABLE = Path(__file__).with_name("pipelines.json")
 #: Fields of requests -> the parameters of pipelines.
 PARAMETERS: Mapping[str, str] = {
     "prompt": "prompt",
+    "label": "class_labels",
     "negative_prompt": "negative_prompt",
     "image": "image",
     "mask": "mask_image",
@@ -30,16 +31,19 @@ PARAMETERS: Mapping[str, str] = {
 
 
 class Task(StrEnum):
-    """A task of AutoPipeline: what an image is made from."""
+    """The source of an image: that of a task of AutoPipeline, a label or nothing."""
 
     TEXT = "text"
     IMAGE = "image"
     INPAINT = "inpaint"
+    LABEL = "label"
+    NOTHING = "nothing"
 
     @property
     def words(self) -> str:
         """The task as users call it."""
-        return {"text": "text to image", "image": "image to image", "inpaint": "inpainting"}[self.value]
+        named = {"text": "text to image", "image": "image to image", "inpaint": "inpainting", "label": "label to image"}
+        return named.get(self.value, "image without a text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Call:
 
 
 def calls_of(name: str) -> Mapping[Task, Call]:
-    """Return the calls of the family of a class of pipelines; empty for a class that AutoPipeline does not know."""
+    """Return the calls of the family of a class of pipelines; empty for a class that the table lacks."""
     for family in _families():
         if any(call.pipeline == name for call in family.values()):
             return family

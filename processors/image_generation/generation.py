@@ -1,4 +1,4 @@
-"""Image generation: makes images from a text, a label or nothing, with previews."""
+"""Image generation: makes images from a text, an image, a label or nothing, with previews."""
 
 from __future__ import annotations
 
@@ -20,36 +20,28 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result
 from penstock.processors.image_generation.calls import Call, Task
 from penstock.processors.image_generation.pictures import Pictures, invalid, read_pictures
-from penstock.processors.image_generation.pipeline import Conditioning, Pipeline
+from penstock.processors.image_generation.pipeline import Pipeline
 from penstock.processors.image_generation.request import (
     Format,
-    GuidedRequest,
     ImageGenerationRequest,
     LabelToImageRequest,
     TextToImageRequest,
 )
-from penstock.processors.image_generation.vocabulary import PaddedVocabulary, read_padded_vocabulary
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.limits import check_items
 from penstock.processors.outputs import OUTPUTS
 from penstock.views import View
 
-#: The network's outputs: uint8 (height, width, 1 or 3); a preview is smaller.
-OUTPUT_NAME, PREVIEW_NAME = "image", "preview"
+#: The network's outputs: uint8 (height, width, 1 or 3); a preview is smaller. Names of texts that were cut.
+OUTPUT_NAME, PREVIEW_NAME, CUT_NAME = "image", "preview", "truncated"
 #: Options of these models beside the common ones.
 OPTIONS = ("compile", "guidance_scale", "steps")
 #: Steps of a warm-up: enough to run every part of the pipeline.
 _DUMMY_STEPS = 2
 
-#: Fields of a request that some calls of the library do not take, and those that only calls take.
+#: Fields of a request that some calls of the library do not take.
 _OPTIONAL = ("negative_prompt", "strength", "guidance_scale", "true_cfg_scale")
-_OF_CALLS = ("strength", "true_cfg_scale")
 
-_REQUESTS: Mapping[Conditioning, type[ImageGenerationRequest]] = {
-    Conditioning.TEXT: TextToImageRequest,
-    Conditioning.LABEL: LabelToImageRequest,
-    Conditioning.NOTHING: ImageGenerationRequest,
-}
 MEDIA_TYPES: Mapping[Format, str] = {"png": "image/png", "webp": "image/webp"}
 #: The PNG text chunk in which image generation tools look for parameters.
 CHUNK = "parameters"
@@ -65,32 +57,20 @@ class ImageGenerationContext:
     seeds: tuple[int, ...]
     #: Parameters that all images of the job share.
     shared: Mapping[str, Any] = field(default_factory=dict)
-    #: Names of the truncated texts: `prompt`, `negative_prompt`.
-    truncated: tuple[str, ...] = ()
 
 
 class ImageGeneration:
-    """The image generation processor. The model's conditioning chooses the request: a text, a label, or nothing."""
+    """The image generation processor. The model's tasks choose the request: a text, a label, or nothing."""
 
     request: type[ImageGenerationRequest] = TextToImageRequest
     outputs = (OUTPUTS.spec("image", "image-1.png, image-2.png, ...; .webp if the request wants it", kind="png"),)
     views = (View("rows", "/images"),)
     io_signatures = (
         IOSignature(
-            prompt=dict.fromkeys(("width", "height", "steps", "seed", "previews"), "number"),
+            prompt={"task": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
             optional={
-                "guidance_scale": "number",
-                "label": "number",
-                "input_ids": "int64 (tokens)",
-                "negative_ids": "int64 (tokens)",
-            },
-            output={OUTPUT_NAME: "uint8 (H, W, channels)"},
-        ),
-        IOSignature(
-            prompt={"task": "text", "prompt": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
-            optional={
-                **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength"), "number"),
-                "negative_prompt": "text",
+                **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength", "label", "previews"), "number"),
+                **dict.fromkeys(("prompt", "negative_prompt"), "text"),
                 "image": "uint8 (H, W, 3)",
                 "mask": "uint8 (H, W)",
             },
@@ -101,56 +81,49 @@ class ImageGeneration:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._pipeline = Pipeline.of(model)
-        kind = self._pipeline.kind.conditioning
-        self.request = _REQUESTS[kind]
-        self._vocabulary: PaddedVocabulary | None = None
-        if kind is Conditioning.TEXT and self._pipeline.stepped:
-            self._vocabulary = read_padded_vocabulary(model)
-        self._steps, self._guidance_scale = _defaults(model, self._pipeline)
+        self.request = TextToImageRequest
+        if Task.LABEL in self._pipeline.calls:
+            self.request = LabelToImageRequest
+        elif Task.NOTHING in self._pipeline.calls:
+            self.request = ImageGenerationRequest
+        _check_options(model, self._pipeline)
 
     def pre_process(self, request: ImageGenerationRequest, media: Media) -> Prepared[ImageGenerationContext]:
-        """Return one prompt per image; progress counts steps."""
+        """Return one prompt per image; progress counts steps. Raises `InvalidInput` for fields that no call takes."""
         check_items(request.n, self._model.limits, "/input/n", "images")
+        pictures, given = None, dict[str, Any]()
         if isinstance(request, TextToImageRequest):
             pictures = read_pictures(request, media, self._model.limits)
             task = Task.TEXT if pictures is None else Task.IMAGE if pictures.mask is None else Task.INPAINT
-            if task is not Task.TEXT or not self._pipeline.stepped:
-                return self._called(request, self._call(task), pictures)
-            self._refuse(request, _OF_CALLS, "without an image")
-        width, height = self._size(request)
-        steps = self._checked_steps(request.steps or self._steps)
-        given, inputs, truncated = self._conditioning(request)
-        data = {"width": width, "height": height, "steps": steps, "previews": request.previews, **inputs}
-        return self._prepared(request, data, given, truncated)
+            call = self._call(task)
+            self._refuse(request, tuple(name for name in _OPTIONAL if not call.takes(name)), f"in {call.pipeline}")
+            given["prompt"] = request.prompt
+        else:
+            [call] = self._pipeline.calls.values()
+        if request.previews and not self._pipeline.previews:
+            raise invalid("/input/previews", f"{call.pipeline} makes no previews")
+        if isinstance(request, LabelToImageRequest):
+            given["label"] = self._label(request.label)
+        given |= {name: value for name in _OPTIONAL if (value := getattr(request, name, None)) not in (None, "")}
+        if call.takes("guidance_scale"):
+            usual = self._model.options.get("guidance_scale", call.default("guidance_scale"))
+            given |= {"guidance_scale": given.get("guidance_scale", usual)}
+        width, height = self._size(request, pictures)
+        steps = self._steps(request.steps, call)
+        if "strength" in given and int(steps * given["strength"]) < 1:
+            raise invalid("/input/strength", f"{given['strength']} of {steps} steps is less than one step")
+        shared = {"task": call.task.value, "width": width, "height": height, "steps": steps, **given}
+        more: dict[str, Any] = {} if pictures is None else pictures.scaled(width, height)
+        if request.previews:
+            more["previews"] = request.previews
+        return self._prepared(request, shared, more)
 
     def _call(self, task: Task) -> Call:
         if task in self._pipeline.calls:
             return self._pipeline.calls[task]
-        own = [Task.TEXT, *self._pipeline.calls] if self._pipeline.stepped else self._pipeline.calls
-        known = ", ".join(task.words for task in own)
+        known = ", ".join(task.words for task in self._pipeline.calls)
         pointer = {Task.TEXT: "/input", Task.IMAGE: "/input/image", Task.INPAINT: "/input/mask"}[task]
         raise invalid(pointer, f"this model's {self._pipeline.name} has no {task.words}; it has: {known}")
-
-    def _called(
-        self, request: TextToImageRequest, call: Call, pictures: Pictures | None
-    ) -> Prepared[ImageGenerationContext]:
-        """Return the prompts for a call of the library; raise `InvalidInput` for fields that it does not take."""
-        self._refuse(request, tuple(name for name in _OPTIONAL if not call.takes(name)), f"in {call.pipeline}")
-        if request.previews:
-            raise invalid("/input/previews", f"{call.pipeline} makes no previews")
-        width, height = self._size(request, pictures)
-        usual = self._model.options.get("steps") or int(call.default("steps") or self._steps)
-        steps = self._checked_steps(request.steps or min(usual, self._most_steps))
-        if request.strength is not None and int(steps * request.strength) < 1:
-            raise invalid("/input/strength", f"{request.strength} of {steps} steps is less than one step")
-        given = {"prompt": request.prompt, **{name: getattr(request, name) for name in _OPTIONAL}}
-        if request.guidance_scale is None and call.takes("guidance_scale"):
-            given["guidance_scale"] = self._model.options.get("guidance_scale", call.default("guidance_scale"))
-        given = {name: value for name, value in given.items() if value is not None and value != ""}
-        shown = {"prompt": request.prompt, **given}
-        data = {"task": call.task.value, "width": width, "height": height, "steps": steps, **shown}
-        pixels = {} if pictures is None else pictures.scaled(width, height)
-        return self._prepared(request, {**data, **pixels}, {"task": call.task.value, **shown}, ())
 
     def _refuse(self, request: TextToImageRequest, names: Sequence[str], where: str) -> None:
         for name in names:
@@ -158,19 +131,19 @@ class ImageGeneration:
                 raise invalid(f"/input/{name}", f"{name} has no meaning {where}; leave it out")
 
     def _prepared(
-        self, request: ImageGenerationRequest, data: Mapping[str, Any], given: Mapping[str, Any], cut: tuple[str, ...]
+        self, request: ImageGenerationRequest, shared: Mapping[str, Any], more: Mapping[str, Any]
     ) -> Prepared[ImageGenerationContext]:
-        width, height, steps = (data[name] for name in ("width", "height", "steps"))
         seeds = tuple(request.seed + number for number in range(request.n))
-        cost = width * height
-        prompts = (Prompt({**data, "seed": seed}, cost) for seed in seeds)
-        shared = {"model": self._model.name, "revision": self._model.revision, "width": width, "height": height}
-        context = ImageGenerationContext(request.format, seeds, {**shared, "steps": steps, **given}, cut)
-        return Prepared(prompts, len(seeds), cost * len(seeds), context, unit="steps", steps=steps)
+        cost = shared["width"] * shared["height"]
+        prompts = (Prompt({**shared, **more, "seed": seed}, cost) for seed in seeds)
+        model = {"model": self._model.name, "revision": self._model.revision}
+        context = ImageGenerationContext(request.format, seeds, {**model, **shared})
+        return Prepared(prompts, len(seeds), cost * len(seeds), context, unit="steps", steps=shared["steps"])
 
     def post_process(self, outputs: Iterator[Output], context: ImageGenerationContext, sink: ArtifactSink) -> Result:
         """Return `{"images": [{"name", "seed"}], "width", "height", "steps", ...}`, with all generation parameters."""
         made: list[dict[str, Any]] = []
+        cut: set[str] = set()
         for output in outputs:
             if len(made) == len(context.seeds):
                 raise ProcessorFailed(f"The engine answered more than {len(made)} prompts.")
@@ -183,22 +156,21 @@ class ImageGeneration:
             write_image(path, _checked(output.data.get(OUTPUT_NAME)), {**context.shared, "seed": seed}, context.format)
             sink.add(name, path, media_type=MEDIA_TYPES[context.format])
             made.append({"name": name, "seed": seed})
-        cut = {"truncated": list(context.truncated)} if context.truncated else {}
-        return Result(data={"images": made, **context.shared, **cut})
+            cut.update(output.data.get(CUT_NAME, ()))
+        named = {CUT_NAME: sorted(cut, reverse=True)} if cut else {}
+        return Result(data={"images": made, **context.shared, **named})
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a request for one image in few steps, in the model's own size or the largest the limits allow."""
         request: dict[str, Any] = {"steps": min(_DUMMY_STEPS, limits.max_steps or _DUMMY_STEPS)}
-        if self._pipeline.kind.conditioning is Conditioning.LABEL:
-            request["label"] = 0
-        if self._pipeline.kind.conditioning is not Conditioning.TEXT:
-            return Dummy(request)
+        if self.request is not TextToImageRequest:
+            return Dummy({**request, "label": 0} if Task.LABEL in self._pipeline.calls else request)
         height, width = self._pipeline.size
         shrink = min(1.0, math.sqrt((limits.max_pixels or math.inf) / (width * height)))
         step = self._pipeline.factor
         width, height = (max(step, 8, int(side * shrink) // step * step) for side in (width, height))
         request |= {"prompt": "a lighthouse", "width": width, "height": height}
-        if self._pipeline.stepped or Task.TEXT in self._pipeline.calls:
+        if Task.TEXT in self._pipeline.calls:
             return Dummy(request)
         # Networks that only change images: a white image, painted anew everywhere.
         picture = folder / "picture.png"
@@ -225,28 +197,12 @@ class ImageGeneration:
     def _most_steps(self) -> int:
         return min(self._pipeline.max_steps, self._model.limits.max_steps or self._pipeline.max_steps)
 
-    def _checked_steps(self, steps: int) -> int:
+    def _steps(self, asked: int | None, call: Call) -> int:
+        """Return the number of steps; raise `InvalidInput` for more than the model takes."""
+        steps = asked or min(self._model.options.get("steps") or int(call.default("steps") or 50), self._most_steps)
         if steps > self._most_steps:
             raise invalid("/input/steps", f"{steps} steps are too many; this model accepts at most {self._most_steps}")
         return steps
-
-    def _conditioning(self, request: ImageGenerationRequest) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
-        """Return the conditioning as the request has it, the same as network inputs, and the truncated texts' names."""
-        given: dict[str, Any] = {}
-        inputs: dict[str, Any] = {}
-        truncated: list[str] = []
-        if isinstance(request, GuidedRequest):
-            scale = self._guidance_scale if request.guidance_scale is None else request.guidance_scale
-            given["guidance_scale"] = inputs["guidance_scale"] = scale
-        if isinstance(request, TextToImageRequest) and self._vocabulary is not None:
-            given |= {"prompt": request.prompt, "negative_prompt": request.negative_prompt}
-            for name, field_name in (("input_ids", "prompt"), ("negative_ids", "negative_prompt")):
-                tokens = self._vocabulary.cut(given[field_name])
-                inputs[name] = np.asarray(tokens.ids, dtype=np.int64)
-                truncated += [field_name] if tokens.truncated else []
-        if isinstance(request, LabelToImageRequest):
-            given["label"] = inputs["label"] = self._label(request.label)
-        return given, inputs, tuple(truncated)
 
     def _label(self, label: int | str) -> int:
         """Return a label's number; raise `InvalidInput` for an unknown label."""
@@ -265,21 +221,18 @@ class ImageGeneration:
         raise invalid("/input/label", f"the model has no label {label!r}; its first labels: {some}")
 
 
-def _defaults(model: Model, pipeline: Pipeline) -> tuple[int, float]:
-    """Return the default steps and guidance scale; raise `ConfigError` for unknown or invalid options."""
+def _check_options(model: Model, pipeline: Pipeline) -> None:
+    """Raise `ConfigError` for unknown or invalid options."""
     unknown = sorted(set(model.options) - set(OPTIONS)) if model.runner == "diffusers" else []
     if unknown:
         raise ConfigError(f"model {model.name!r}: unknown options: {', '.join(unknown)}; known: {', '.join(OPTIONS)}")
-    usual = min(pipeline.kind.steps, pipeline.max_steps)
-    steps = model.options.get("steps", min(usual, model.limits.max_steps or usual))
-    scale = model.options.get("guidance_scale", pipeline.kind.guidance_scale)
+    steps, scale = model.options.get("steps", 1), model.options.get("guidance_scale", 1.0)
     if type(steps) is not int or not 1 <= steps <= pipeline.max_steps:
         raise ConfigError(f"model {model.name!r}: options.steps must be a whole number from 1 to {pipeline.max_steps}")
     if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 <= scale <= 100:
         raise ConfigError(f"model {model.name!r}: options.guidance_scale must be a number from 0 to 100")
     if model.limits.max_steps is not None and steps > model.limits.max_steps:
         raise ConfigError(f"model {model.name!r}: options.steps is more than limits.max_steps")
-    return steps, float(scale)
 
 
 def _checked(pixels: Any) -> npt.NDArray[np.uint8]:

@@ -189,7 +189,7 @@ def test_images_out_of_noise_are_those_of_the_processor(
     make = {"text": diffusion.a_painter, "noise": diffusion.a_dreamer, "label": diffusion.a_labeller}[kind]
     source = make(tmp_path)
     wishes = {
-        "text": lambda seed: told(source, seed=seed),
+        "text": lambda seed: told(seed=seed),
         "noise": lambda seed: untold(seed=seed),
         "label": lambda seed: labelled(1, seed=seed),
     }
@@ -218,9 +218,9 @@ def test_a_job_ends_between_two_steps_and_the_next_one_succeeds(tmp_path: Path, 
             stop.set()
 
     with pytest.raises(Canceled):
-        list(engine.run(model, iter([told(source, steps=900)]), check=check, on_batch=on_batch))
+        list(engine.run(model, iter([told(steps=900)]), check=check, on_batch=on_batch))
     assert len(batches) < 450
-    [after] = engine.run(model, iter([told(source)]), check=never)
+    [after] = engine.run(model, iter([told()]), check=never)
     assert after.data["image"].shape == (64, 64, 3)
 
 
@@ -229,7 +229,7 @@ def test_models_of_several_kinds_work_side_by_side(tmp_path: Path, engine: Batch
         (hub.a_model(hub.a_vit(tmp_path / "vit")), PIXELS),
         (hub.a_model(hub.a_segformer(tmp_path / "seg", num_channels=6)), TILES),
         (hub.a_model(a_llama(tmp_path / "llama")), OPENINGS),
-        (diffusion.a_model(diffusion.a_painter(tmp_path / "sd")), [told(tmp_path / "sd", seed=s) for s in range(3)]),
+        (diffusion.a_model(diffusion.a_painter(tmp_path / "sd")), [told(seed=s) for s in range(3)]),
     ]
     placed = [(model.model_copy(update={"device": DEVICE}), prompts) for model, prompts in made]
     alone = [run(engine, model, prompts, f"m{number}") for number, (model, prompts) in enumerate(placed)]

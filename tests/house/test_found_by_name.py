@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("modules_without_tests.txt")
 #: Length of the list when it was begun: lower it when the list gets shorter.
-MOST = 239
+MOST = 231
 
 
 def modules() -> set[str]:

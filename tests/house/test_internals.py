@@ -20,9 +20,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "api/forms.py": frozenset({"_current_part", "_files_to_close_on_error"}),
     # RapidOCR loads its networks at the first page, which would be a user's (tests/integration/test_pages.py).
     "workers/engine/onnx/ocr.py": frozenset({"_load_cls_model", "_load_det_model", "_load_rec_model"}),
-    # Passes of texts between which other models run (tests/integration/test_language_types.py).
-    "workers/engine/transformers/general.py": frozenset({"_update_model_kwargs_for_generation"}),
-    "workers/engine/transformers/generation.py": frozenset({"_is_stateful"}),
 }
 #: Names with an underscore that the standard library documents.
 _DOCUMENTED = frozenset({"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace", "_value_"})

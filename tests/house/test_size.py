@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = ("src", "api", "workers", "processors", "storage")
 #: Lines of code, at most, without blank lines, comments and docstrings (decision 113): raise it for a new feature only.
-MOST_LINES = 66_300
+MOST_LINES = 65_800
 #: Lines of a module, at most, with everything in it.
 MOST_LINES_OF_A_MODULE = 450
 #: Modules directly in `src/penstock`, at most.

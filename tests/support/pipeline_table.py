@@ -1,4 +1,4 @@
-"""Every family of pipelines of images that diffusers' AutoPipeline knows: its tasks, and what the tests show."""
+"""Every family of pipelines of images that is served: its tasks, and what the tests show."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from infra.sync_pipelines import TABLE
+from penstock.processors.image_generation.calls import Task
 from tests.support.pipelines import FAMILIES
 
-#: Tested with Stable Diffusion's own steps, and by the library's calls for its other tasks.
-_STEPPED = "stable-diffusion"
+#: Families that the tests make beside those of `FAMILIES`.
+_OTHERS = ("ddim", "ddpm", "dit", "stable-diffusion")
 _TASK = "[`image-generation`](../howto/generate-images.md)"
 
 
 def rows() -> Iterator[str]:
     """Yield the rows of `docs/reference/what-runs.md`: families by their tasks, tested ones first."""
-    words = {"text": "text to image", "image": "image to image", "inpaint": "inpainting"}
     groups = defaultdict(list)
     for family, calls in sorted(json.loads(TABLE.read_text(encoding="utf-8")).items()):
-        untested = family not in FAMILIES and family != _STEPPED
-        groups[untested, ", ".join(words[task] for task in calls)].append(f"`{family}`")
+        untested = family not in FAMILIES and family not in _OTHERS
+        groups[untested, ", ".join(Task(task).words for task in calls)].append(f"`{family}`")
     for (untested, tasks), families in sorted(groups.items()):
         tested = "not tested" if untested else "diffusers 0.42, images equal bit by bit"
         yield f"| {', '.join(families)} | {_TASK} | {tasks} | directory (`diffusers`) | {tested} |"

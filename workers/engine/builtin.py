@@ -142,20 +142,11 @@ _COORDINATES = {"temporal_coords": "float32 (dates, 2)", "location_coords": "flo
 #: A network whose files name its arrays.
 _ANY_NETWORK = IOSignature(prompt={OTHERS: "array"}, output={OTHERS: "array"})
 
-_DIFFUSED = IOSignature(
-    prompt=dict.fromkeys(("width", "height", "steps", "seed"), "number"),
-    optional={
-        **dict.fromkeys(("previews", "guidance_scale", "label"), "number"),
-        **dict.fromkeys(("input_ids", "negative_ids"), "int64 (tokens)"),
-    },
-    output={"image": "uint8 (H, W, channels)"},
-)
-#: A call of the library's own pipelines.
 _DRAWN = IOSignature(
-    prompt={"task": "text", "prompt": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
+    prompt={"task": "text", **dict.fromkeys(("width", "height", "steps", "seed"), "number")},
     optional={
-        **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength"), "number"),
-        "negative_prompt": "text",
+        **dict.fromkeys(("guidance_scale", "true_cfg_scale", "strength", "label", "previews"), "number"),
+        **dict.fromkeys(("prompt", "negative_prompt"), "text"),
         "image": "uint8 (H, W, 3)",
         "mask": "uint8 (H, W)",
     },
@@ -232,7 +223,7 @@ def _of_torch(model: Model) -> Offers | None:
     return {"program": (described.signature,)}
 
 
-DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DIFFUSED, _DRAWN)})
+DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DRAWN,)})
 FAKE = RunnerSpec(
     _load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,
     hosting=lambda model: Hosting() if model.options.get("steps", 1) == 1 else None,

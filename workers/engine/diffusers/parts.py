@@ -43,7 +43,7 @@ class Directory:
     def of(cls, model: Model) -> Directory:
         """Check a model's directory; raise `ModelUnavailable` with the missing or wrong file, class or package."""
         path, pipeline = directory_of(model), Pipeline.of(model)
-        directory = cls(model, path, pipeline, _parts(read_config(model, INDEX), pipeline))
+        directory = cls(model, path, pipeline, _parts(read_config(model, INDEX)))
         known = {pipeline.name, *(call.pipeline for call in pipeline.calls.values())}
         if lacking := sorted(name for name in known if not hasattr(diffusers(), name)):
             raise ModelUnavailable(
@@ -72,17 +72,14 @@ class Directory:
                 "not load"
             )
 
-    def network(self, part: str, class_name: str | None = None, dtype: torch.dtype = torch.float32) -> Any:
+    def network(self, part: str, dtype: torch.dtype) -> Any:
         """Return a network on the CPU; raise `ModelUnavailable` for files that do not make a network.
 
         Missing weights are an error: the library would fill them with random numbers.
         """
-        library, _ = self.parts[part]
-        found = getattr(diffusers(), class_name) if class_name else self._class(part)
-        precision = {"dtype" if library == "transformers" else "torch_dtype": dtype}
         with _load_errors(self.model, part):
-            network, report = found.from_pretrained(
-                self.path / part, local_files_only=True, use_safetensors=True, output_loading_info=True, **precision
+            network, report = self._class(part).from_pretrained(
+                self.path / part, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype=dtype
             )
             if lacking := sorted(report["missing_keys"]):
                 raise ModelUnavailable(f"its weights lack {len(lacking)}, the first is {lacking[0]!r}")
@@ -90,8 +87,6 @@ class Directory:
 
     def other(self, part: str) -> Any:
         """Return a part that is no network, such as a tokenizer."""
-        if part == "scheduler":
-            return self.scheduler()
         with _load_errors(self.model, part, what="cannot be used"):
             return self._class(part).from_pretrained(self.path / part, local_files_only=True)
 
@@ -120,26 +115,7 @@ class Directory:
         where = f"model {self.model.name!r} cannot be loaded: {INDEX} gives {part!r} the class {name!r}"
         if not isinstance(found, type):
             raise ModelUnavailable(f"{where} of {library!r}, which is not installed or not known")
-        if type(found).__name__ == "DummyObject":  # any use of such a class names the packages that are not installed
-            dummy: Any = found
-            try:
-                dummy.from_config()
-            except ImportError as error:
-                raise ModelUnavailable(f"{where}: {first_line(error)}") from error
         return found
-
-    def scheduler(self) -> Any:
-        """Return the scheduler with the settings that its pipeline changes."""
-        (_, name), changes = self.parts["scheduler"], {}
-        if self.pipeline.name == "StableDiffusionPipeline":
-            changes = {"steps_offset": 1, "clip_sample": False}  # the library sets both in old configs
-        if self.pipeline.name == "DDIMPipeline":
-            name = "DDIMScheduler"  # this pipeline replaces any other scheduler
-        made = self._class("scheduler") if name == self.parts["scheduler"][1] else getattr(diffusers(), name)
-        known = inspect.signature(made).parameters
-        with _load_errors(self.model, "scheduler"):
-            config = made.load_config(self.path / "scheduler", local_files_only=True)
-            return made.from_config({**config, **{key: value for key, value in changes.items() if key in known}})
 
 
 @cache
@@ -175,12 +151,11 @@ def _find_weights(model: Model, folder: Path, stem: str) -> None:
     raise ModelUnavailable(f"{where} lacks the file {stem}.safetensors")
 
 
-def _parts(index: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, tuple[str, str]]:
-    """Return library and class of each part to load: the known parts of a stepped pipeline, else all named parts."""
-    named = {part: entry for part, entry in index.items() if isinstance(entry, list) and len(entry) == 2 and entry[1]}
+def _parts(index: Mapping[str, Any]) -> Mapping[str, tuple[str, str]]:
+    """Return library and class of each part to load."""
     left_out = (_LEFT_OUT, "feature_extractor") if _LEFT_OUT in index else ()
-    own = pipeline.classes if pipeline.stepped else named
-    return {part: (named[part][0], named[part][1]) for part in own if part in named and part not in left_out}
+    named = {part: entry for part, entry in index.items() if isinstance(entry, list) and len(entry) == 2}
+    return {part: (entry[0], entry[1]) for part, entry in named.items() if entry[1] and part not in left_out}
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A function in a thread of its own that stops at points between its steps, until the caller resumes it.
 
-The library's pipelines run all steps of an image in one call, and call back after each. Held there, the calls of
+The library's pipelines run all steps of an image in one call. Held there, the calls of
 several images take turns, other models run between their steps, and a canceled one ends at its next step.
 """
 
@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-#: Called by the function at each point, with its finished share from 0 to 1.
-Pause = Callable[[float], None]
+#: Called by the function at each point, with something for the caller.
+Pause = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
     """The function stands at a point."""
 
-    #: Finished share, from 0 to 1.
-    done: float
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ class Resumable:
 def _work(
     run: Callable[[Pause], Any], go: SimpleQueue[bool], came: SimpleQueue[Paused | Returned | BaseException]
 ) -> None:
-    def pause(done: float) -> None:
-        came.put(Paused(done))
+    def pause(value: Any) -> None:
+        came.put(Paused(value))
         if not go.get():
             raise _Dropped
 

@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Array
@@ -32,10 +31,3 @@ def checked_embeddings(embeds: Array, network: Any, max_tokens: int | None) -> A
     if max_tokens is not None and len(embeds) > max_tokens:
         raise InvalidInput(f"the network takes at most {max_tokens} tokens, the prompt has {len(embeds)}")
     return embeds
-
-
-def named(beginning: Tensor, network: Any) -> dict[str, Tensor]:
-    """Return a batch of one beginning, (T,) or (T, D), by the network's name of the input."""
-    if not beginning.is_floating_point():
-        return {"input_ids": beginning[None]}
-    return {EMBEDS: beginning[None].to(network.get_input_embeddings().weight.dtype)}

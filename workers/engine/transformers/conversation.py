@@ -1,8 +1,7 @@
-"""Chats about images: the first step merges the images' features into the text's embeddings.
+"""Chats about images: the images' features are put into the text's embeddings, from which `generate` goes on.
 
-Images are encoded once, in the first step; later steps are those of `generation`. The network's own encoder and
-projector make the features. Merging and positions are computed here, because the library keeps a text's position in
-the network itself, where texts that advance together would share it.
+Features are kept: a second question about an image does not encode it again. The network's own encoder and projector
+make them. All types without a shape here get their images by the library's own `generate`.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Prompt
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encoder_cache import Encoded, EncoderCache, counted, encoding_key, limit_bytes
 from penstock.workers.engine.torch.device import Sent, TorchDevice
-from penstock.workers.engine.transformers.directory import HubDirectory, read_config
-from penstock.workers.engine.transformers.general import check_general, load_general
+from penstock.workers.engine.transformers.beginnings import EMBEDS
+from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
 from penstock.workers.engine.transformers.generation import Counts, Opening, generator_of
+from penstock.workers.engine.transformers.inputs import IDS, MASK
 
 Layout = tuple[int, ...]
 
@@ -96,7 +96,7 @@ class ImageOpener:
             )
         if features:
             embedded[0, places] = torch.cat(features).to(embedded)
-        inputs: dict[str, Any] = {"inputs_embeds": embedded}
+        inputs = {IDS: tokens[None], EMBEDS: embedded, MASK: torch.ones_like(tokens)[None]}
         if opening.positions is not None:
             inputs["position_ids"] = torch.from_numpy(opening.positions)[:, None].to(embedded.device)
         return inputs, counted(encoded) if encoded else {}
@@ -137,10 +137,11 @@ def load_conversation(directory: HubDirectory) -> Runner:
     """Load a network that answers chats about images: with a shape of this module, or the general way."""
     model = directory.model
     device = TorchDevice.of(model)
-    if directory.config.get("model_type") not in _SHAPES:
-        return load_general(directory, device)
+    check_conversation(directory)
     network = directory.load("AutoModelForImageTextToText", dtype=device.dtype)
     config = network.config
+    if config.model_type not in _SHAPES:
+        return generator_of(network, model, device)
     encodings = EncoderCache[Tensor](limit_bytes(model), size_of=lambda features: features.nbytes)
     opener = ImageOpener(model, network, _SHAPES[config.model_type](config), config.image_token_id, encodings)
     return generator_of(network, model, device, opener)
@@ -148,8 +149,10 @@ def load_conversation(directory: HubDirectory) -> Runner:
 
 def check_conversation(directory: HubDirectory) -> None:
     """Raise `ModelUnavailable` for a network that cannot answer chats, without reading its weights."""
-    if directory.config.get("model_type") not in _SHAPES:
-        check_general(read_config(directory.model))
+    config = read_config(directory.model)
+    network = library().MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
+    if network is None or not network.can_generate():
+        raise ModelUnavailable(f"the network of the model_type {config.model_type!r} does not make texts")
 
 
 def _llava(config: Any) -> Shape:

@@ -1,33 +1,33 @@
 """Text generation: each step adds one token to every text of the batch.
 
-Each text has its own key-value cache and its own forward pass inside the step, without padding: its tokens do not
-depend on the other texts of the batch, on a CPU in float32 bit for bit. The texts of all jobs advance together without
-sharing the reading of the weights; vLLM shares it (docs/decisions/0120).
+Each text is a call of the library's `generate` (see `stepwise`), with its own key-value cache and its own forward pass
+inside the step, without padding: its tokens do not depend on the other texts of the batch, on a CPU in float32 bit for
+bit. A batch padded by the library would change them, and its texts would begin and end together. The texts of all jobs
+advance together without sharing the reading of the weights; vLLM shares it (docs/decisions/0120).
 """
 
 from __future__ import annotations
 
-import copy
-import functools
 import inspect
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from penstock.errors import InvalidInput, ModelUnavailable
+from penstock.errors import InvalidInput, ProcessorFailed, first_line
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.encoder_cache import EncoderCache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
-from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings, named
-from penstock.workers.engine.transformers.directory import library
+from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings
+from penstock.workers.engine.transformers.inputs import IDS, MASK, network_inputs, with_lists
 from penstock.workers.engine.transformers.sampling import Sampling
+from penstock.workers.engine.transformers.stepwise import Generation
 from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Counters of an output, see `Output.counts`.
@@ -36,21 +36,17 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Inputs of a text's first step beside its tokens."""
+    """Inputs of a text beside its tokens: by the library's names, or those of an opener."""
 
-    #: The prompt's images, for the first step.
+    #: The prompt's images.
     images: Any = None
     #: Positions of the tokens, (axes, T), for networks that do not count them.
     positions: Array | None = None
-
-    @property
-    def shift(self) -> int | None:
-        """The next token's position minus the number of tokens before it; None without positions."""
-        return None if self.positions is None else int(self.positions.max()) + 1 - self.positions.shape[1]
+    inputs: Mapping[str, Sent] = field(default_factory=dict)
 
 
 class Opener(Protocol):
-    """Makes the first step's input for prompts with more than tokens."""
+    """Makes the inputs of prompts with images, whose encodings it keeps."""
 
     @property
     def encodings(self) -> EncoderCache[Tensor]:
@@ -58,11 +54,11 @@ class Opener(Protocol):
         ...
 
     def admit(self, prompt: Prompt, device: TorchDevice) -> Opening:
-        """Return a prompt's inputs beside the tokens, on their way to the device; raise as `Runner.admit` does."""
+        """Return the inputs beside the tokens on their way to the device; raise as `Runner.admit` does."""
         ...
 
     def inputs(self, tokens: Tensor, opening: Opening, device: TorchDevice) -> tuple[dict[str, Any], Counts]:
-        """Return the network's inputs for tokens (T,) with their opening, and counters."""
+        """Return the network's arguments for tokens (T,) with their opening, and counters."""
         ...
 
     def close(self) -> None:
@@ -70,24 +66,42 @@ class Opener(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Text:
+    """A text under way. Its cache grows in place, so it advances only once from each length."""
+
+    #: Tokens (T,), embeddings (T, D), or None where the opening has them.
+    given: Sent | None
+    sampling: Sampling
+    opening: Opening
+    #: The number of steps made so far, and the last of them.
+    made: int = 0
+    last: Step | None = None
+    new: list[int] = field(default_factory=list)
+    counts: Counts = field(default_factory=dict)
+    generation: Generation | None = None
+
+    def close(self) -> None:
+        """Free the cache."""
+        generation, self.generation = self.generation, None
+        if generation is not None:
+            generation.close()
+
+
 @dataclass(frozen=True, slots=True)
 class TextState:
-    """The state of a text. Steps make new states and leave this one valid."""
+    """A text after a number of steps."""
 
-    prompt: Sent
-    sampling: Sampling
-    opening: Opening = field(default_factory=Opening)
-    #: Keys and values of everything but the last new token; None before the first step.
-    cache: Any = None
-    new: tuple[int, ...] = ()
-    counts: Counts = field(default_factory=dict)
+    text: Text
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRunner(NetworkRunner):
     """A runner that continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
 
-    Without an opener prompts may have `inputs_embeds` instead, float32 (T, D).
+    Without an opener further inputs of the network are arrays `inputs.NAME` with their batch axis; numbered ones
+    (`inputs.NAME.0`) make a list. Instead of tokens prompts may have `inputs_embeds`, float32 (T, D).
 
     Outputs have `token_ids`, the new ones without the end token, and `finish_reason`: "stop" at an end token, "length"
     after `max_new_tokens`. Partial outputs have the `token_ids` so far.
@@ -96,9 +110,12 @@ class GenerationRunner(NetworkRunner):
     vocabulary: int
     max_tokens: int | None
     ends: frozenset[int]
-    #: Arguments of the network beside the inputs.
-    arguments: dict[str, Any]
+    #: Names of inputs beside the tokens that each prompt must have.
+    needed: tuple[str, ...] = ()
+    takes_mask: bool = True
     opener: Opener | None = None
+    #: Calls of `generate` under way.
+    generations: weakref.WeakSet[Generation] = field(default_factory=weakref.WeakSet)
 
     @property
     def encodings(self) -> EncoderCache[Tensor] | None:
@@ -110,11 +127,18 @@ class GenerationRunner(NetworkRunner):
         return "texts"
 
     def admit(self, prompt: Prompt) -> TextState:
-        """Return the prompt's tokens, or their embeddings, on their way to the device."""
-        embedded = self.network if self.opener is None else None
-        given, sampling = checked_prompt(prompt, self.vocabulary, self.max_tokens, embedded)
-        opening = Opening() if self.opener is None else self.opener.admit(prompt, self.device)
-        return TextState(self.device.send(given), sampling, opening)
+        """Return the prompt's inputs on their way to the device."""
+        arrays = {} if self.opener else network_inputs(prompt)
+        given = self._given(prompt, arrays)
+        sampling = Sampling.of(prompt.data)
+        if given is not None:
+            self._require_room(len(given), sampling.max_new_tokens)
+        if self.opener is not None:
+            opening = self.opener.admit(prompt, self.device)
+        else:
+            self._require_inputs(arrays)
+            opening = Opening(inputs={name: self.device.send(array) for name, array in arrays.items()})
+        return TextState(Text(None if given is None else self.device.send(given), sampling, opening))
 
     def step(self, states: Sequence[TextState]) -> Sequence[Step]:
         """Choose one more token for every text."""
@@ -123,47 +147,101 @@ class GenerationRunner(NetworkRunner):
 
     def close(self) -> None:
         """Free the device's memory."""
+        for generation in list(self.generations):
+            generation.close()
         if self.opener is not None:
             self.opener.close()
         self.device.free(self.network)
 
+    def _given(self, prompt: Prompt, arrays: Mapping[str, Array]) -> Array | None:
+        """Return the checked tokens or embeddings; None for a prompt of other inputs alone."""
+        if EMBEDS in prompt.data:
+            return checked_embeddings(
+                prompt.data[EMBEDS], self.network if self.opener is None else None, self.max_tokens
+            )
+        ids = prompt.data.get(IDS)
+        if arrays and isinstance(ids, np.ndarray) and not len(ids):
+            return None
+        return checked_tokens(ids, self.vocabulary, self.max_tokens)
+
+    def _require_room(self, given: int, new: int) -> None:
+        taken = max(given, new) if self.network.config.is_encoder_decoder else given + new
+        if self.max_tokens is not None and taken > self.max_tokens:
+            raise InvalidInput(
+                f"the network's context is {self.max_tokens} tokens: the prompt has {given} and {new} more "
+                "are asked for"
+            )
+
+    def _require_inputs(self, arrays: Mapping[str, Array]) -> None:
+        """Raise `InvalidInput` for a prompt without an input that the network always needs, such as an image."""
+        lacking = [name for name in self.needed if name not in arrays]
+        if lacking:
+            raise InvalidInput(f"the network answers prompts with an image alone: this one lacks {', '.join(lacking)}")
+
     def _advance(self, state: TextState) -> Step:
-        cache = library().DynamicCache(config=self.network.config) if state.cache is None else branch(state.cache)
-        inputs, counts = self._first(state) if state.cache is None else (self._next(state), state.counts)
-        cached = {cache_name(): cache, "use_cache": True}
-        logits: Tensor = self.network(**inputs, **cached, **self.arguments).logits
-        token = state.sampling.choose(logits[0, -1].float(), len(state.new))
-        if token in self.ends:
-            return done(state.new, "stop", counts)
-        new = (*state.new, token)
-        if len(new) == state.sampling.max_new_tokens:
-            return done(new, "length", counts)
-        # The key-value cache holds the images now.
-        opening = replace(state.opening, images=None)
-        following = replace(state, opening=opening, cache=cache, new=new, counts=counts)
-        return Continue(following, Output({"token_ids": list(new)}, partial=True))
+        """Return the step of a state; the one made before if the engine repeats its latest step after an error."""
+        text = state.text
+        if text.last is not None and state.at < text.made:
+            return text.last
+        try:
+            text.generation = text.generation or self._begun(text)
+            step = self._step(text, text.generation.next())
+        except ValueError as error:
+            text.close()
+            raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
+        except BaseException:
+            text.close()  # the cache may be half written: the next step begins anew
+            raise
+        text.made, text.last = text.made + 1, step
+        return step
 
-    def _first(self, state: TextState) -> tuple[dict[str, Any], Counts]:
-        tokens = self.device.receive(state.prompt)
-        if self.opener is None:
-            return named(tokens, self.network), {}
-        return self.opener.inputs(tokens, state.opening, self.device)
+    def _step(self, text: Text, token: int | None) -> Step:
+        if token is None and not text.new:
+            raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
+        ended = token is None or token in self.ends
+        if token is None:  # a part of the network has an end token of its own
+            text.new.pop()
+        elif not ended:
+            text.new.append(token)
+        if ended or len(text.new) == text.sampling.max_new_tokens:
+            text.close()
+            text.given, text.opening = None, Opening()
+            reason = "stop" if ended else "length"
+            return Done(Output({"token_ids": list(text.new), "finish_reason": reason}, counts=text.counts))
+        return Continue(TextState(text, text.made + 1), Output({"token_ids": list(text.new)}, partial=True))
 
-    def _next(self, state: TextState) -> dict[str, Any]:
-        device, shift, positions = self.device.device, state.opening.shift, state.opening.positions
-        inputs = {"input_ids": torch.tensor(state.new[-1:], device=device)[None]}
-        if shift is None or positions is None:
-            return inputs
-        place = state.cache.get_seq_length() + shift
-        return {**inputs, "position_ids": torch.full((len(positions), 1, 1), place, device=device)}
+    def _begun(self, text: Text) -> Generation:
+        """Return a call of `generate` that has chosen the tokens so far."""
+        inputs, text.counts = self._inputs(text)
+        generation = Generation(self.network, self.device, inputs, text.sampling, text.new)
+        self.generations.add(generation)
+        return generation
+
+    def _inputs(self, text: Text) -> tuple[dict[str, Any], Counts]:
+        given = None if text.given is None else self.device.receive(text.given)
+        if self.opener is not None and given is not None:
+            return self.opener.inputs(given, text.opening, self.device)
+        inputs = with_lists({name: self._received(sent) for name, sent in text.opening.inputs.items()})
+        if given is None:
+            return inputs, {}
+        if given.is_floating_point():
+            inputs[EMBEDS] = given[None].to(self.network.get_input_embeddings().weight.dtype)
+        else:
+            inputs[IDS] = given[None]
+        # Without a mask the library would leave out tokens of padding that a user wrote.
+        if not text.opening.inputs and self.takes_mask:
+            inputs[MASK] = torch.ones((1, len(given)), dtype=torch.long, device=given.device)
+        return inputs, {}
+
+    def _received(self, sent: Sent) -> Tensor:
+        tensor = self.device.receive(sent)
+        return tensor.to(self.network.dtype) if tensor.is_floating_point() else tensor
 
 
 def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener | None = None) -> Runner:
-    """Place a network and return its runner; raise `ModelUnavailable` for a network without a key-value cache."""
-    check_cache(network)
+    """Place a network that the library can generate with, and return its runner."""
     device.place(network)
     text = network.config.get_text_config()
-    keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
     return GenerationRunner(
         network,
         device,
@@ -172,60 +250,17 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
         vocabulary=text.vocab_size,
         max_tokens=max_tokens_of(text),
         ends=ends_of(network),
-        arguments={"logits_to_keep": 1} if keeps else {},
+        needed=_needed(network),
+        takes_mask=MASK in inspect.signature(network.forward).parameters,
         opener=opener,
     )
 
 
-def checked_prompt(
-    prompt: Prompt, vocabulary: int, max_tokens: int | None, embedded: Any = None
-) -> tuple[Array, Sampling]:
-    """Return a prompt's checked tokens and sampling; raise as `Runner.admit` does.
-
-    For the network `embedded` the tokens may be embeddings.
-    """
-    if EMBEDS in prompt.data:
-        given = checked_embeddings(prompt.data[EMBEDS], embedded, max_tokens)
-    else:
-        given = checked_tokens(prompt.data.get("input_ids"), vocabulary, max_tokens)
-    sampling = Sampling.of(prompt.data)
-    if max_tokens is not None and len(given) + sampling.max_new_tokens > max_tokens:
-        raise InvalidInput(
-            f"the network's context is {max_tokens} tokens: the prompt has {len(given)} and "
-            f"{sampling.max_new_tokens} more are asked for"
-        )
-    return given, sampling
-
-
-def check_cache(network: Any) -> None:
-    """Raise `ModelUnavailable` for a network without a key-value cache."""
-    if not keeps_cache(type(network), network.config):
-        raise ModelUnavailable(
-            f"{type(network).__name__} keeps no key-value cache of its text, which this runner needs"
-        )
-
-
-def keeps_cache(network: Any, config: Any) -> bool:
-    """Return True if a class of networks keeps its whole state in a cache whose layers `branch` can copy."""
-    if config.is_encoder_decoder or getattr(network, "_is_stateful", False):
-        return False
-    if cache_name() not in inspect.signature(network.forward).parameters:  # GPT 1 reads the whole text every time
-        return False
-    layers = library().DynamicCache(config=config).layers
-    # Recurrent and convolutional layers write into their state.
-    return not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
-
-
-@functools.cache
-def cache_name() -> str:
-    """Return the name of the networks' argument for a key-value cache, which changed in transformers 5.24."""
-    known = inspect.signature(library().GenerationMixin.prepare_inputs_for_generation).parameters
-    return "cache" if "cache" in known else "past_key_values"
-
-
-def done(tokens: Sequence[int], reason: str, counts: Counts = MappingProxyType({})) -> Done:
-    """Return the end of a text."""
-    return Done(Output({"token_ids": list(tokens), "finish_reason": reason}, counts=counts))
+def _needed(network: Any) -> tuple[str, ...]:
+    """Return the parameters of a network's `generate` without a default, but for the tokens."""
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = inspect.signature(network.generate).parameters.values()
+    return tuple(one.name for one in known if one.default is one.empty and one.kind in plain and one.name != IDS)
 
 
 def ends_of(network: Any) -> frozenset[int]:
@@ -233,10 +268,3 @@ def ends_of(network: Any) -> frozenset[int]:
     ends = network.generation_config.eos_token_id
     ends = getattr(network.config.get_text_config(), "eos_token_id", None) if ends is None else ends
     return frozenset([ends] if isinstance(ends, int) else ends or ())
-
-
-def branch(cache: Any) -> Any:
-    """Return a copy of a cache that can grow alone: layers replace their tensors and never write into them."""
-    grown = copy.copy(cache)
-    grown.layers = [copy.copy(layer) for layer in cache.layers]
-    return grown

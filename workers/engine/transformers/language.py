@@ -1,8 +1,4 @@
-"""Language models: texts by key-value caches of our own, and all other networks by the library's `generate`.
-
-Hybrids (Mamba, Granite 4, Qwen3-Next, LFM2) write into their state, and encoder-decoders (T5, BART) begin a text of
-their own. Both have prompts of tokens alone, and the general way of chats (see `general`) takes them as they are.
-"""
+"""Language models: every network that continues a text, or answers one (encoder-decoders such as T5 and BART)."""
 
 from __future__ import annotations
 
@@ -14,32 +10,20 @@ from penstock.errors import ModelUnavailable
 from penstock.workers.engine.base import Runner
 from penstock.workers.engine.torch.device import TorchDevice
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config, require_network
-from penstock.workers.engine.transformers.general import general_of
-from penstock.workers.engine.transformers.generation import generator_of, keeps_cache
+from penstock.workers.engine.transformers.generation import generator_of
 
 #: Class of networks of an encoder and a decoder.
 _BOTH = "AutoModelForSeq2SeqLM"
 #: Model types that make no text from a text alone, or not token by token -> the reason.
 REFUSED: Mapping[str, str] = MappingProxyType({"xmod": "needs a language beside the text, which prompts do not name"})
 
-#: Model types with a key-value cache whose inputs only the library's `generate` prepares: positions that begin after
-#: the padding token's, or further tokens and masks.
-PREPARED = frozenset(
-    {
-        "camembert", "cpmant", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm", "xlm-roberta",
-        "xlm-roberta-xl", "xlnet",
-    }
-)  # fmt: skip
-
 
 def load_language(directory: HubDirectory) -> Runner:
     """Load a network that continues or answers texts. With `dtype` bfloat16 its weights are bfloat16, for speed."""
-    found = check_language(directory)
+    check_language(directory)
     device = TorchDevice.of(directory.model)
     network = directory.load(_auto_class(read_config(directory.model)), dtype=device.dtype)
-    if keeps_cache(found, network.config) and network.config.model_type not in PREPARED:
-        return generator_of(network, directory.model, device)
-    return general_of(network, directory.model, device)
+    return generator_of(network, directory.model, device)
 
 
 def check_language(directory: HubDirectory) -> Any:
@@ -58,8 +42,7 @@ def check_language(directory: HubDirectory) -> Any:
         raise ModelUnavailable(f"the network of the model_type {kind!r} does not make texts")
     if not config.is_encoder_decoder and getattr(config, "is_decoder", True) is False and kind in _encoders():
         raise ModelUnavailable(f"its config.json lacks `is_decoder`: as it is, {found.__name__} fills gaps of a text")
-    if not keeps_cache(found, config):
-        _require_start(directory, config)
+    _require_start(directory, config)
     require_network(found, config)
     return found
 

@@ -19,14 +19,13 @@ from penstock.workers.engine.base import Done, Runner
 from penstock.workers.engine.output_cache import with_output_cache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory, library, read_config
-from penstock.workers.engine.transformers.general import IDS, network_inputs
+from penstock.workers.engine.transformers.inputs import IDS, MASK, network_inputs
 from penstock.workers.engine.transformers.pooling import Mode, Pooling, pooling_of
 from penstock.workers.engine.transformers.supported_types import BATCHED, ways
 from penstock.workers.engine.transformers.texts import LENGTH_STEP, checked_tokens, max_tokens_of
 
 #: The kind of all prompts.
 KIND = "message"
-MASK = "attention_mask"
 
 
 @dataclass(frozen=True, slots=True)

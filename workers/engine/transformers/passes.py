@@ -12,7 +12,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
-from penstock.workers.engine.transformers.general import network_inputs
+from penstock.workers.engine.transformers.inputs import network_inputs
 
 #: Name of the list of the network's outputs that a prompt wants.
 WANTED = "outputs"

@@ -8,6 +8,9 @@ language, and warps time in Python: 1.18 times the processor time, 1.5 with time
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +25,6 @@ from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.alignment import Aligner, aligner_of
 from penstock.workers.engine.transformers.directory import HubDirectory, library
-from penstock.workers.engine.transformers.generation import branch, cache_name
 from penstock.workers.engine.transformers.sampling import Sampling
 from penstock.workers.engine.transformers.timestamps import FRAMES_PER_TOKEN, AudioWindow, Segment
 
@@ -290,8 +292,21 @@ def _rules(config: Any, device: TorchDevice) -> Sequence[Any]:
     return [*rules, processes.WhisperTimeStampLogitsProcessor(config, begin_index=0)]
 
 
+@functools.cache
+def cache_name() -> str:
+    """Return the name of the networks' argument for a key-value cache, which changed in transformers 5.24."""
+    known = inspect.signature(library().GenerationMixin.prepare_inputs_for_generation).parameters
+    return "cache" if "cache" in known else "past_key_values"
+
+
 def _branch(cache: Any) -> Any:
-    """Return a copy of a cache that can grow alone."""
+    """Return a copy of a cache that can grow alone: layers replace their tensors and never write into them."""
+
+    def branch(half: Any) -> Any:
+        grown = copy.copy(half)
+        grown.layers = [copy.copy(layer) for layer in half.layers]
+        return grown
+
     parts = (branch(cache.self_attention_cache), branch(cache.cross_attention_cache))
     grown = library().EncoderDecoderCache(*parts)
     grown.is_updated = dict(cache.is_updated)

@@ -17,7 +17,7 @@ from penstock.workers.engine.base import Done, Runner, shapes_of
 from penstock.workers.engine.output_cache import with_output_cache
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
-from penstock.workers.engine.transformers.general import network_inputs
+from penstock.workers.engine.transformers.inputs import network_inputs
 from penstock.workers.engine.transformers.messages import load_message_embedder
 from penstock.workers.engine.transformers.similarity import pooled
 

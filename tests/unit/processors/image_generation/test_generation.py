@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from PIL import Image
 from pydantic import ValidationError
 
@@ -18,9 +17,8 @@ from penstock.errors import ConfigError, InvalidInput, ModelUnavailable, Penstoc
 from penstock.models import Limits, limited
 from penstock.processors.base import Output, Prompt
 from penstock.processors.image_generation.generation import ImageGeneration
-from penstock.processors.image_generation.vocabulary import read_padded_vocabulary
 from penstock.processors.testing import FolderSink, LocalFiles, check_processor, check_request_module
-from tests.support.diffusion import PLACES, a_dreamer, a_labeller, a_model, a_painter, with_old_vocabulary
+from tests.support.diffusion import a_dreamer, a_labeller, a_model, a_painter
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +28,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def network(data: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return an image whose pixels depend on the prompt."""
-    seed = data["seed"] + sum(data.get("input_ids", [])) + data.get("label", 0)
+    seed = data["seed"] + sum(data.get("prompt", "").encode()) + data.get("label", 0)
     shape = data["height"], data["width"], 3
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
 def engine(prompts: Iterator[Prompt]) -> Iterator[Output]:
     for prompt in prompts:
-        for step in range(prompt.data["previews"]):
+        for step in range(prompt.data.get("previews", 0)):
             yield Output({"preview": network(prompt.data)[::2, ::2], "step": step + 1}, partial=True)
-        yield Output({"image": network(prompt.data)})
+        cut = [name for name in ("prompt", "negative_prompt") if len(prompt.data.get(name, "")) > 77]
+        yield Output({"image": network(prompt.data), "truncated": cut})
 
 
 def opened(content: bytes) -> Image.Image:
@@ -61,8 +60,8 @@ def test_images_say_how_they_were_made(source: Path) -> None:
     other = {"prompt": "and", "format": "webp"}
     done = check_processor(processor, request, {}, engine=engine, other=other, limits=Limits(max_pixels=1024))
     how = {
-        "model": "painter", "revision": "1", "width": 72, "height": 64, "steps": 30, "guidance_scale": 3.5,
-        "prompt": "a cat", "negative_prompt": "a hat",
+        "model": "painter", "revision": "1", "task": "text", "width": 72, "height": 64, "steps": 30,
+        "guidance_scale": 3.5, "prompt": "a cat", "negative_prompt": "a hat",
     }  # fmt: skip
     images = [{"name": "image-1.png", "seed": 7}, {"name": "image-2.png", "seed": 8}]
     assert done.result.data == {"images": images, **how}
@@ -108,32 +107,11 @@ def test_what_is_on_its_way_is_shown(source: Path, tmp_path: Path) -> None:
     assert {opened(image).size for _, _, image in sink.shown} == {(32, 32)}
 
 
-def test_tokens_are_the_librarys(source: Path, tmp_path: Path) -> None:
-    old = with_old_vocabulary(a_painter(tmp_path))
-    theirs = transformers.CLIPTokenizer.from_pretrained(source / "tokenizer")
-    texts = ("a cat and a HAT", "Ünï  códe\n\t42 don't!", "", "cat " * 40, "🐈")
-    for text in texts:
-        expected = theirs(text, padding="max_length", max_length=PLACES, truncation=True).input_ids
-        for folder in (source, old):
-            found = read_padded_vocabulary(a_model(folder)).cut(text)
-            assert (found.ids, found.truncated) == (expected, len(theirs(text).input_ids) > PLACES)
-
-
-@pytest.mark.parametrize("old", [False, True])
-def test_a_special_token_that_is_typed_is_text(tmp_path: Path, old: bool) -> None:
-    source = a_painter(tmp_path)
-    vocabulary = read_padded_vocabulary(a_model(with_old_vocabulary(source) if old else source))
-    start, end = (vocabulary.vocabulary.tokenizer.token_to_id(name) for name in ("<|startoftext|>", "<|endoftext|>"))
-    ids = vocabulary.cut("a <|endoftext|> b").ids
-    assert (ids[0], ids.count(start)) == (start, 1)
-    assert set(ids[ids.index(end) :]) == {end}, "the only ends are those after the text"
-    assert ids.index(end) > 6, "what was typed is there, letter by letter"
-
-
 def test_a_text_that_is_too_long_is_cut_and_named(source: Path) -> None:
-    done = check_processor(ImageGeneration(a_model(source)), {"prompt": "cat " * 40}, {}, engine=engine)
+    texts = {"prompt": "cat " * 40, "negative_prompt": "hat " * 40}
+    done = check_processor(ImageGeneration(a_model(source)), {**texts, "n": 2}, {}, engine=engine)
     assert done.result.data is not None
-    assert done.result.data["truncated"] == ["prompt"]
+    assert done.result.data["truncated"] == ["prompt", "negative_prompt"]
 
 
 def test_a_label_is_a_name_or_a_number(tmp_path: Path) -> None:
@@ -153,6 +131,14 @@ def test_a_label_is_a_name_or_a_number(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=words) as caught:
             prompts_of(source, {"label": label})
         assert caught.value.errors[0].pointer == "/input/label"
+
+
+def test_networks_of_other_than_1000_labels_are_refused(tmp_path: Path) -> None:
+    source = a_labeller(tmp_path)
+    config = source / "transformer" / "config.json"
+    config.write_text(config.read_text().replace('"num_embeds_ada_norm": 1000', '"num_embeds_ada_norm": 10'))
+    with pytest.raises(ModelUnavailable, match="has 10 labels, and DiTPipeline takes networks of 1000"):
+        ImageGeneration(a_model(source))
 
 
 def test_a_model_that_is_told_nothing_takes_nothing(tmp_path: Path) -> None:
@@ -220,16 +206,6 @@ def test_records_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         ImageGeneration(a_model(source, **fields))
-
-
-def test_a_tokenizer_that_is_missing_or_broken_is_refused(tmp_path: Path) -> None:
-    source = a_painter(tmp_path)
-    (source / "tokenizer" / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelUnavailable, match="its tokenizer cannot be read"):
-        ImageGeneration(a_model(source))
-    (source / "tokenizer" / "tokenizer.json").unlink()
-    with pytest.raises(ModelUnavailable, match=r"lacks the file tokenizer/tokenizer\.json, or vocab\.json"):
-        ImageGeneration(a_model(source))
 
 
 def test_nonsense_of_the_network_is_its_own_fault(source: Path, tmp_path: Path) -> None:
