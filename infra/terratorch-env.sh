@@ -13,6 +13,8 @@ pip install --quiet -c constraints.txt -e '.[worker,geo,transformers]' hypothesi
     torchvision==0.28.0 terratorch==1.2.11
 # 1.2.13 asks for torchgeo 0.9, which has no release for Python 3.11; nothing that is used here needs it.
 pip install --quiet --no-deps terratorch==1.2.13
+# For the recipes of networks of one's own; timm is here already.
+pip install --quiet --no-deps open-clip-torch==3.3.0 ftfy==6.3.1
 
 # Where pip brought torchvision built for CUDA beside a torch without, its C++ operators are missing and its import fails
 # at the two that have a fake: leave these out.

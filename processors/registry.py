@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Group of entry points. Each names a class that is called with a `Model` and makes an `IOProcessor`.
 GROUP = "penstock.io_processors"
+#: Processors of Penstock that call the library of their model: they run in the model's environment.
+OF_LIBRARIES = frozenset({"vllm-plugin"})
 
 log = structlog.get_logger(__name__)
 
@@ -102,6 +105,12 @@ class Registry:
             log.exception("processor.broken", processor=point.name, source=point.value)
             problem = f"{point.value} cannot be imported: {type(error).__name__}: {error}"
             return replace(self, problems=MappingProxyType({**self.problems, point.name: problem}))
+
+
+@cache
+def is_installed(name: str) -> bool:
+    """Return True for a processor that is installed in this environment."""
+    return bool(entry_points(group=GROUP, name=name))
 
 
 def _made(step: Step, model: Model) -> PostProcessor:

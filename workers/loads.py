@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 
 from penstock import __version__
+from penstock.catalogue.environments import digest_of
 from penstock.errors import JobStoreError, LoadFailed, ModelUnavailable
 from penstock.models import Model
 from penstock.storage.redis import loads
@@ -41,7 +42,7 @@ _PACKAGES = (
 #: Fields of a record on which a load depends; the place of the files is another on each machine.
 _FIELDS = {
     "name", "runner", "processor", "revision", "sha256", "files", "device", "dtype", "max_batch", "warm_up", "limits",
-    "options",
+    "options", "dependencies",
 }  # fmt: skip
 #: Files of a model whose sizes are part of its digest.
 _MOST_FILES = 1000
@@ -189,6 +190,8 @@ class Loads:
 
     def _mark(self, model: Model, record: str) -> str:
         """Return the digest of all on which a load depends, but the kind of machine."""
+        if model.environment is not None:
+            return _digest([record, __version__, digest_of(Path(model.environment))])
         return _digest([record, __version__, self._runners.release_of(model.runner), *map(_version, _PACKAGES)])
 
     @contextmanager

@@ -56,7 +56,7 @@ from penstock.workers.result_cache import ResultCache, fingerprint_of
 from penstock.workers.retry_policy import outcome_of, to_penstock_error
 from penstock.workers.scratch import ARTIFACTS, ScratchFolders
 from penstock.workers.served_models import RunnableModel, ServedModels
-from penstock.workers.software import loaded_software
+from penstock.workers.software import software_of
 from penstock.workers.splitting import JobSplit, PartLimits, Splitter
 from penstock.workers.store_waits import StoreWaits
 
@@ -209,7 +209,7 @@ class Pipeline:
         inputs, defaults = media.inputs(places, digests.finish(attempt.check)), defaults_of(schema, request)
         if made.copied is not None:
             return copied(made.copied[1], inputs, defaults, made.copied[0])
-        described = environment(runnable.facts, {**made.software, **loaded_software()})
+        described = environment(runnable.facts, {**made.software, **software_of(runnable.model)})
         name = self._kept(attempt, described)
         return provenance(name, inputs, defaults, Course(attempt.claim.parts, made.resumed))
 

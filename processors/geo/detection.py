@@ -8,10 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from penstock.errors import ProcessorFailed
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result, final_outputs
 from penstock.processors.directory import read_labels
@@ -28,23 +24,14 @@ from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.object_outputs import BOXES, ObjectOutputs, check_placement
 from penstock.processors.geo.write.vector import GEOJSON_TYPE
 from penstock.processors.io_signature import IOSignature
+from penstock.processors.vision.detectors import OUTPUTS, Detector, Found
 from penstock.processors.vision.preprocessor import read_preprocessor
-from penstock.processors.vision.queries import check_kind, corners, decode
+from penstock.processors.vision.queries import check_kind
 from penstock.views import View
 
 RequestT = TypeVar("RequestT", bound=ObjectRequest)
-Numbers = npt.NDArray[np.float64]
-#: Labels, scores and boxes (left, top, right, bottom in pixels of the window), of the objects above the threshold.
-Found = tuple[npt.NDArray[np.int64], Numbers, Numbers]
 #: Function from a tile's output and its window.
 Find = Callable[[Mapping[str, Any], Box], Found]
-
-#: The values that are read of each kind of network's outputs.
-_OUTPUTS: Mapping[str, Mapping[str, str]] = {
-    "boxes": {"boxes": "array (_, 4)", "scores": "array (_)", "labels": "array (_)"},
-    "scores": {"boxes": "array (_, 4)", "scores": "array (_, classes)"},
-    "queries": {"logits": "array (queries, classes)", "boxes": "array (queries, 4)"},
-}
 
 
 class ObjectRunner(SceneRunner):
@@ -136,19 +123,20 @@ class RasterDetection(SceneDetector[DetectionRequest]):
     request = DetectionRequest
     #: The output that all kinds of networks have; a model's own signature has more.
     io_signatures: tuple[IOSignature, ...] = (
-        scene_signature("boxes").model_copy(update={"output": {"boxes": "array (_, 4)"}}),
+        scene_signature("boxes").model_copy(update={"output": {"boxes": "array (_, _)"}}),
     )
 
     def __init__(self, model: Model) -> None:
         self._options = read_options(model, DetectionOptions)
         self._labels = read_labels(model)
-        self._detector = self._options.detector or ("queries" if model.runner == "transformers" else "boxes")
+        layout = self._options.detector or ("queries" if model.runner == "transformers" else "boxes")
         signature = scene_signature("boxes", self._options.coordinates)
-        self.io_signatures = (signature.model_copy(update={"output": _OUTPUTS[self._detector]}),)
-        self._kind = ""
-        if self._detector == "queries":
-            self._kind = read_preprocessor(model).kind
-            check_kind(model, self._kind)
+        self.io_signatures = (signature.model_copy(update={"output": OUTPUTS[layout]}),)
+        kind = ""
+        if layout == "queries":
+            kind = read_preprocessor(model).kind
+            check_kind(model, kind)
+        self._detector = Detector(layout, self._options.box_format, self._options.box_unit, kind)
         super().__init__(model, self._options, ObjectRunner(model, self._options))
 
     def _names(self, request: DetectionRequest) -> Mapping[int, str]:  # noqa: ARG002  (they are the model's)
@@ -161,25 +149,4 @@ class RasterDetection(SceneDetector[DetectionRequest]):
         return partial(self._found, request.threshold)
 
     def _found(self, threshold: float, data: Mapping[str, Any], window: Box) -> Found:
-        sides = np.array([window.width, window.height] * 2)
-        lacking = ", ".join(name for name in _OUTPUTS[self._detector] if name not in data)
-        if lacking:
-            raise ProcessorFailed(f"The network returned {', '.join(data) or 'nothing'}; it lacks {lacking}.")
-        if self._detector == "queries":
-            labels, scores, boxes = decode(self._kind, data, threshold)
-            return labels, scores, boxes * sides
-        boxes, scores = (np.asarray(data[name], np.float64) for name in ("boxes", "scores"))
-        rank = 2 if self._detector == "scores" else 1
-        of_each: Any = np.asarray(data["labels"]) if rank == 1 else scores.argmax(-1) if scores.size else np.zeros(0)
-        if boxes.ndim != 2 or boxes.shape[1] != 4 or scores.ndim != rank or {len(scores), len(of_each)} != {len(boxes)}:
-            raise ProcessorFailed(
-                f"The network answered boxes {boxes.shape}, scores {scores.shape} and labels {of_each.shape}; "
-                f"expected (n, 4), {'(n, classes)' if rank == 2 else '(n)'} and (n)."
-            )
-        best = scores.max(axis=1, initial=-np.inf) if rank == 2 else scores
-        kept = best > threshold
-        boxes, best, of_each = boxes[kept], np.asarray(best[kept]), of_each[kept].astype(np.int64)
-        if not np.isfinite(boxes).all() or not np.isfinite(best).all():
-            raise ProcessorFailed("The network answered boxes or scores that are no finite numbers.")
-        boxes = boxes * sides if self._options.box_unit == "shares" else boxes
-        return of_each, best, corners(boxes) if self._options.box_format == "cxcywh" else boxes
+        return self._detector.find(data, threshold, window.width, window.height)

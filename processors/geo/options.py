@@ -12,6 +12,7 @@ from penstock.errors import ConfigError
 from penstock.json_body import wrong_fields
 from penstock.models import Model
 from penstock.processors.geo.tiling.plan import Tiling
+from penstock.processors.vision.detectors import BoxFormat, BoxUnit, Layout
 
 NODATA = 255  #: nodata value of every uint8 raster; class ids and probabilities are below
 
@@ -241,12 +242,12 @@ class ObjectOptions(SceneOptions):
 class DetectionOptions(ObjectOptions):
     """Options of a model that finds objects. `tile_px` is the side of the network's input."""
 
-    #: The network's outputs. `boxes`: `boxes` (n, 4), `scores` (n), `labels` (n); `scores`: `boxes` (n, 4), `scores`
-    #: (n, classes); `queries`: those of transformers' detectors. Default: `queries` for the runner `transformers`.
-    detector: Literal["boxes", "scores", "queries"] | None = None
+    #: The layout of the network's outputs (`vision.detectors`). Default: `queries` for the runner `transformers`, else
+    #: `boxes`.
+    detector: Layout | None = None
     #: Order of a box's numbers, and their unit; not for `queries`.
-    box_format: Literal["xyxy", "cxcywh"] = "xyxy"
-    box_unit: Literal["pixels", "shares"] = "pixels"
+    box_format: BoxFormat = "xyxy"
+    box_unit: BoxUnit = "pixels"
     #: Names of the classes by id, from 0; default: those in `config.json`.
     labels: tuple[str, ...] | None = None
     #: The fields of `preprocessor_config.json`, of which only the kind is used; for `queries`.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from penstock.errors import ModelUnavailable
 from penstock.models import Limits, Model
 from penstock.processors.base import Dummy, Media, Prepared, Prompt
-from penstock.processors.geo.detection import Find, Found, ObjectRunner, SceneDetector
+from penstock.processors.geo.detection import Find, ObjectRunner, SceneDetector
 from penstock.processors.geo.mapping import MappingContext
 from penstock.processors.geo.options import WordDetectionOptions, read_options
 from penstock.processors.geo.tiling.plan import Box
@@ -22,6 +22,7 @@ from penstock.processors.numbers import as_floats
 from penstock.processors.open_vocabulary.detection import IDS, WordDetector, ZeroShotObjectDetection, read_word_detector
 from penstock.processors.open_vocabulary.request import SceneWordsRequest
 from penstock.processors.prompt_names import PIXELS
+from penstock.processors.vision.detectors import Found
 from penstock.processors.vision.image import ImageArray
 
 _COLOURS = 3

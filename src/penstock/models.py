@@ -165,6 +165,12 @@ class Model(Record):
     device: str = "auto"
     #: True: the passes of the model, one of pictures for instance, run in a process of their own, not in the worker's.
     own_process: bool = False
+    #: Environment that computes the model where the worker's own lacks its library: a folder with `bin/python`, or an
+    #: interpreter. The model then runs in a process of its own.
+    environment: str | None = None
+    #: Packages of such an environment, as `pip` takes them (`terratorch==1.2.13`), which the worker locks and builds.
+    #: Not read where `environment` names one that is ready.
+    dependencies: tuple[str, ...] = ()
     #: Number type of the computation; `bfloat16` by autocast.
     dtype: Literal["float32", "bfloat16"] = "float32"
     #: Queue of the model's jobs; workers serve the queues named in their settings. Models may share a queue.
@@ -211,6 +217,11 @@ class Model(Record):
             **data,
             "runner": FUNCTION,
         }  # of a scene's tiles: a raster processor
+
+    @property
+    def is_unbuilt(self) -> bool:
+        """True if the model needs an environment of which it is not known that it is built."""
+        return bool(self.dependencies) and self.environment is None
 
     @property
     def published_at(self) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from base64 import b64decode
 from dataclasses import replace
@@ -24,6 +23,7 @@ from penstock.processors.video.writing import open_video_writer
 from tests.support import vision
 from tests.support.diffusion import a_painter
 from tests.support.doc_pages import ROOT, Shell, blocks, digest
+from tests.support.environments import an_environment
 from tests.support.hub import a_wav2vec2, a_whisper, efficientnet, minilm, needs_stories
 from tests.support.image_text_types import write_kind
 from tests.support.multimodal import a_granite_vision
@@ -96,9 +96,9 @@ def test_queue_before_a_server(shell: Shell) -> None:
 def test_generate_with_vllm(shell: Shell) -> None:
     # With doubles of vLLM and its command: `make test-vllm` has vLLM itself.
     a_directory(shell.folder / "llama")
-    with vllm_command(shell.folder / "bin") as started:
-        shell.env |= {STARTED: str(started), "PATH": os.pathsep.join([str(started.parent), shell.env["PATH"]])}
-        shell.env["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), os.environ["PYTHONPATH"]])
+    environment = an_environment(shell.folder / "ENV", DOUBLE, ROOT)
+    with vllm_command(environment / "bin", environment / "bin" / "python") as started:
+        shell.env |= {STARTED: str(started)}
         for block in blocks("generate-with-vllm.md"):
             shell.take(block)
 
@@ -306,7 +306,7 @@ def test_chat_with_pictures(shell: Shell) -> None:
 
 def test_vllm_plugins(shell: Shell) -> None:
     # With a double of vLLM and of TerraTorch's plugin: `make test-vllm` has both.
-    shell.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(DOUBLE), os.environ.get("PYTHONPATH")]))
+    an_environment(shell.folder / "ENV", DOUBLE)
     shapes = {"pixel_values": {"shape": [6, 128, 128]}}
     config = {"input": {"target": "pixel_values", "data": shapes}, "model": {"init_args": {}}}
     a_directory(shell.folder / "prithvi", pretrained_cfg=config)

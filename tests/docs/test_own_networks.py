@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from penstock.catalogue.environments import Environments
 from penstock.catalogue.script import names_of, read_script
 from penstock.errors import ModelUnavailable
 from penstock.local.library import Result
-from tests.support.doc_pages import blocks
+from tests.support.doc_pages import ROOT, blocks
 from tests.support.hub import a_bert_classifier
 
 pytestmark = [pytest.mark.slow, pytest.mark.breadth, pytest.mark.timeout(900)]
@@ -78,20 +79,23 @@ def test_a_state_dict_with_its_class(tmp_path: Path, answer: Callable[..., Resul
     assert answer("trained.py", rain=3.5, sun=8).data == {"answer": pytest.approx(10)}
 
 
-def test_a_detector(tmp_path: Path, photo: Path, answer: Callable[..., Result]) -> None:
-    rows = np.array([[[10, 10, 32, 64, 0.9, 2], [0, 0, 5, 5, 0.1, 1]]], np.float32)
+def test_a_detector(tmp_path: Path, photo: Path) -> None:
+    places = np.zeros((1, 7, 100), np.float32)  # centre, size, and the scores of three classes
+    places[0, :, 3] = [210, 370, 220, 540, 0, 0, 0.9]
     graph = helper.make_graph(
-        [helper.make_node("Constant", [], ["output0"], value=onnx.numpy_helper.from_array(rows))],
+        [helper.make_node("Constant", [], ["output0"], value=onnx.numpy_helper.from_array(places))],
         "detector",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 64, 64])],
-        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, [1, 2, 6])],
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 640, 640])],
+        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, [1, 7, 100])],
     )
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), tmp_path / "detector.onnx"
     )
-    [box] = answer("boxes.py", image=photo).data["boxes"]
-    assert (box["label"], box["score"]) == ("class 2", pytest.approx(0.9))
-    assert box["box"] == pytest.approx([12.5, 6.25, 40, 40])  # the photograph is 80 by 40 pixels
+    (tmp_path / "boxes.toml").write_text(RECIPES["boxes.toml"])
+    with penstock.Engine(catalogue=[tmp_path / "boxes.toml"]) as engine:
+        [box] = engine.run("boxes", image=photo).data["objects"]
+    assert (box["label"], box["score"]) == ("bird", pytest.approx(0.9))
+    assert box["box"] == {"xmin": 12.5, "ymin": 6.25, "xmax": 40.0, "ymax": 40.0}  # the photograph is 80 by 40 pixels
 
 
 def test_scikit_learn(tmp_path: Path, answer: Callable[..., Result]) -> None:
@@ -132,10 +136,55 @@ def test_a_pipeline_of_transformers(tmp_path: Path, answer: Callable[..., Result
     assert sum(each["score"] for each in labels) == pytest.approx(1, abs=1e-4)
 
 
+#: An environment that has timm, open_clip and a torchvision that can be imported: `make terratorch-env`.
+TORCHVISION = ROOT / ".venv-terratorch"
+
+
+def in_torchvision(name: str, folder: Path, made_by: str) -> Path:
+    """Write a recipe to run in that environment, after its library wrote the model."""
+    if not TORCHVISION.exists():
+        pytest.skip("needs torchvision: make terratorch-env")
+    code = re.sub(r"# dependencies = .*", f"# [tool.penstock]\n# environment = '{TORCHVISION}'", RECIPES[name])
+    (folder / name).write_text(code.replace("ViT-B-32", "ViT-S-32-alt"))
+    words = [TORCHVISION / "bin" / "python", "-c", made_by]
+    subprocess.run(words, check=True, cwd=folder, timeout=300)
+    return folder / name
+
+
+def test_timm(tmp_path: Path, photo: Path) -> None:
+    made_by = (
+        "import timm, torch\nfrom PIL import Image\nfrom safetensors.torch import save_file\ntorch.manual_seed(1)\n"
+        "net = timm.create_model('resnet18', num_classes=3).eval()\nsave_file(net.state_dict(), 'leaf.safetensors')\n"
+        "look = timm.data.create_transform(**timm.data.resolve_model_data_config(net))\n"
+        "print(*net(look(Image.open('photo.png'))[None]).softmax(1)[0].tolist(), file=open('expected', 'w'))"
+    )
+    with penstock.Engine(catalogue=[in_torchvision("leaf.py", tmp_path, made_by)]) as engine:
+        [answer] = engine.run("leaf", images=[photo]).data["answers"]
+    expected = map(float, (tmp_path / "expected").read_text().split())
+    found = {each["label"]: each["score"] for each in answer["labels"]}
+    assert found == {f"class {at}": pytest.approx(score, abs=1e-4) for at, score in enumerate(expected)}
+
+
+def test_open_clip(tmp_path: Path, photo: Path) -> None:
+    made_by = (
+        "import open_clip, torch\nfrom PIL import Image\nfrom safetensors.torch import save_file\n"
+        "net, _, look = open_clip.create_model_and_transforms('ViT-S-32-alt')\n"
+        "save_file(net.state_dict(), 'clip.safetensors')\nnet.eval()\n"
+        "seen = net.encode_image(look(Image.open('photo.png'))[None], normalize=True)\n"
+        "said = net.encode_text(open_clip.get_tokenizer('ViT-S-32-alt')(['a cat', 'a dog']), normalize=True)\n"
+        "print(*(100 * seen @ said.T).softmax(1)[0].tolist(), file=open('expected', 'w'))"
+    )
+    with penstock.Engine(catalogue=[in_torchvision("said.py", tmp_path, made_by)]) as engine:
+        labels = engine.run("said", image=photo, words=["a cat", "a dog"]).data["labels"]
+    expected = map(float, (tmp_path / "expected").read_text().split())
+    found = {each["label"]: each["score"] for each in labels}
+    assert found == dict(zip(("a cat", "a dog"), (pytest.approx(each, abs=1e-3) for each in expected), strict=True))
+
+
 def test_a_pinned_file_with_another_digest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.pkl").write_bytes(b"trained")
-    path = tmp_path / "pinned.py"
     for digest, fits in ((sha256(b"trained").hexdigest(), True), ("0" * 64, False)):
+        path = tmp_path / f"pinned_{fits}.py"
         path.write_text(
             "import penstock\n@penstock.model\nclass Size:\n    def load(self) -> None:\n"
             f"        self.path = penstock.weights('net.pkl', sha256='{digest}')\n"

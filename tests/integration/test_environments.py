@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.catalogue.environments import Environments
-from penstock.catalogue.functions import function_records, is_unbuilt
+from penstock.catalogue.functions import function_records
 from penstock.catalogue.script import read_script
 from penstock.errors import ConfigError, ModelUnavailable
 from tests.support.polling import wait_for
@@ -96,7 +96,7 @@ def test_records_of_a_file_that_is_not_built_have_names_only(tmp_path: Path, env
     path = write_model(tmp_path, "old", "'tool==1.0'")
     [record] = function_records(path, environments)
     assert record.name == "old"
-    assert is_unbuilt(record)
+    assert record.is_unbuilt
     [whole] = function_records(path, environments, build=True)
     assert whole.options["signature"]["schema"]["required"] == ["text"]
     assert (whole.name, whole.revision) == (record.name, record.revision)
@@ -198,9 +198,7 @@ def test_the_lock_of_uv_beside_a_file_chooses_the_versions(tmp_path: Path, envir
 def test_a_file_may_name_an_environment_that_is_ready(tmp_path: Path, environments: Environments) -> None:
     ready = environments.build(read_script(write_model(tmp_path, "old", "'tool==1.0'"))).parents[1]
     path = write_model(tmp_path, "new", "", more=f"# [tool.penstock]\n# environment = '{ready}'\n")
-    assert function_records(path, Environments(tmp_path / "other"))[0].options["python"] == str(
-        ready / "bin" / "python"
-    )
+    assert function_records(path, Environments(tmp_path / "other"))[0].environment == str(ready / "bin" / "python")
     path = write_model(tmp_path, "gone", "", more="# [tool.penstock]\n# environment = 'nowhere'\n")
     with pytest.raises(ConfigError, match=r"there is no environment with `bin/python` at .*nowhere"):
         function_records(path, environments)

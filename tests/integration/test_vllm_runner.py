@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.errors import ConfigError, InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
+from penstock.errors import InvalidInput, ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.vllm.serialization import serialize
+from penstock.workers.engine.checking import shared
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.vllm.runner import EngineDied, Started
@@ -34,8 +36,10 @@ MIB = 2**20
 
 @pytest.fixture(scope="module", autouse=True)
 def double() -> Iterator[Path]:
+    shared(Path(sys.executable)).end()  # it may have begun without the double
     with vllm_double() as folder:
         yield folder
+    shared(Path(sys.executable)).end()
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +129,7 @@ def test_an_engine_whose_start_hangs_is_ended(engine: BatchingEngine, source: Pa
 
 @pytest.mark.parametrize("seconds", [0, -1, True, "60"])
 def test_a_limit_that_is_no_number_of_seconds_is_refused(source: Path, seconds: Any) -> None:
-    with pytest.raises(ConfigError, match="must be a number of seconds above 0"):
+    with pytest.raises(ModelUnavailable, match="must be a number of seconds above 0"):
         Runners.installed().check(a_model(source, options={"start_timeout_s": seconds}))
 
 

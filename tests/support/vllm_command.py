@@ -31,12 +31,15 @@ STARTED = "PENSTOCKS_DOUBLE_STARTED"
 
 
 @contextmanager
-def vllm_command(folder: Path) -> Any:
-    """Have this process and its children find the double as `vllm`; yields the file with the words of its starts."""
+def vllm_command(folder: Path, python: Path = Path(sys.executable)) -> Any:
+    """Have this process and its children find the double as `vllm`; yields the file with the words of its starts.
+
+    `python` is the interpreter that runs it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     command, started = folder / "vllm", folder / "started"
     command.write_text(
-        f'#!{sys.executable}\nfrom tests.support.vllm_command import serve\nif __name__ == "__main__":\n    serve()\n'
+        f'#!{python}\nfrom tests.support.vllm_command import serve\nif __name__ == "__main__":\n    serve()\n'
     )
     command.chmod(0o755)
     started.touch()

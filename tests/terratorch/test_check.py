@@ -15,8 +15,8 @@ import torch
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
+from penstock.workers.engine.checking import shared
 from penstock.workers.engine.runners import Runners
-from penstock.workers.engine.terratorch.build_check import shared
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint
 from penstock.workers.engine.terratorch.network import build, outline
 from tests.terratorch.test_backbones import TERRAMIND, backbone, published, vectors
@@ -59,12 +59,12 @@ def test_what_terratorch_cannot_build_is_refused_before_it_is_loaded(wrong: str,
 def custom_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a file that TerraTorch runs when it is imported: by the check alone, since this process has imported it."""
     importlib.import_module("terratorch")
-    shared().end()
+    shared(Path(sys.executable)).end()
     file = tmp_path / "custom_modules" / "__init__.py"
     file.parent.mkdir()
     monkeypatch.chdir(tmp_path)
     yield file
-    shared().end()
+    shared(Path(sys.executable)).end()
 
 
 @pytest.mark.fast
@@ -80,7 +80,7 @@ def test_the_check_asks_terratorch_in_one_process_for_all_records(custom_module:
 def test_a_process_that_dies_is_a_problem_of_the_model(custom_module: Path, tmp_path: Path) -> None:
     model = unet(tmp_path / "model")
     custom_module.write_text("raise SystemExit('no network for you')")
-    with pytest.raises(ModelUnavailable, match="TerraTorch's check of the network ended with 1: no network for you"):
+    with pytest.raises(ModelUnavailable, match="the check of model 'tiny' ended with 1: no network for you"):
         CHECK(model)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_run_prithvi(tmp_path: Path) -> None:
+    (tmp_path / "ENV").symlink_to(sys.prefix)
     with closing(Shell(tmp_path, HF_HUB_OFFLINE="1")) as shell:
         for block in blocks("prithvi.md"):
             shell.take(block)

@@ -175,6 +175,10 @@ class Hosting:
 
     #: Names of plain values that all prompts of a batch have in common, beside their shapes (`shapes_of`).
     shared: tuple[str, ...] = ()
+    #: Name of an array whose prompts share a batch whatever their shapes; empty: there is none.
+    of_any_shape: str = ""
+    #: True: the library needs more sockets than those of the kernel's own files, as for processes of its own.
+    network: bool = False
 
 
 #: Loads a model's weights and returns its runner, or raises `ModelUnavailable`.
@@ -205,10 +209,14 @@ class RunnerSpec:
     #: True: a load cannot end the worker, because another process loads the model, or nothing is loaded. Models of
     #: other runners are first loaded in a process of their own.
     loads_safely: bool = False
-    #: True for a model whose record lacks what only its environment says, which is not built.
-    is_incomplete: Callable[[Model], bool] = lambda _model: False
-    #: Returns such a model's whole record; builds its environment if the argument is True. Raises `ModelUnavailable`.
-    completed: Callable[[Model, Environments, bool], Model] = lambda model, _environments, _build: model
+    #: True: `check` imports a library for many seconds. It is asked in a process that does it for all such models.
+    checks_apart: bool = False
+    #: True for a model for which `load` starts a program of the model's environment itself.
+    starts_program: Callable[[Model], bool] = lambda _model: False
+    #: Returns a model's record with its environment; builds it if the argument is True. Raises `ModelUnavailable`.
+    with_environment: Callable[[Model, Environments, bool], Model] = lambda model, environments, build: (
+        environments.with_environment(model, build=build)
+    )
     #: The values that prompts and outputs have, by kind of model: a model serves a processor whose signatures fit one
     #: kind. None: not declared; the warm-up decides if a model's processor can work with this runner.
     io_signatures: Offers | None = None

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.catalogue.functions import is_unbuilt, with_signature
+from penstock.catalogue.functions import with_signature
 from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
 from penstock.processors.openai.options import EngineOptions
@@ -129,7 +129,7 @@ def _transformers() -> tuple[RunnerFactory, RunnerCheck]:
 
 def _vllm_bytes(model: Model) -> int:
     """Return the size of the weights, or what vLLM's server reserves."""
-    if model.processor not in EngineOptions.TASKS:
+    if not _is_served_by_vllm(model):
         return files_bytes(model)
     from penstock.workers.engine.vllm.generation import expected_bytes
 
@@ -251,8 +251,8 @@ FUNCTION = _spec(
     loads_safely=True,
     io_signatures={"function": (_CALL,), **_TILED},
     io_signatures_of=_of_function,
-    is_incomplete=is_unbuilt,
-    completed=with_signature,
+    starts_program=lambda _model: True,
+    with_environment=with_signature,
 )
 LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
 ONNX = _spec(
@@ -268,7 +268,7 @@ RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*
 #: Published checkpoints are files of torch's own format, some with the config of TerraTorch's command line.
 TERRATORCH = _spec(
     _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
-    io_signatures={**_SCENES, "embedding": (_VECTORS,)},
+    io_signatures={**_SCENES, "embedding": (_VECTORS,)}, checks_apart=True, hosting=lambda _model: Hosting(),
 )  # fmt: skip
 TORCH = _spec(
     _torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch,
@@ -282,7 +282,7 @@ TRANSFORMERS = _spec(
 
 def load_vllm(model: Model) -> Runner:
     """Start vLLM for the model; raise `ModelUnavailable` with vLLM's error."""
-    if model.processor in EngineOptions.TASKS:
+    if _is_served_by_vllm(model):
         from penstock.workers.engine.vllm.generation import load_generation
 
         return load_generation(model)
@@ -293,7 +293,7 @@ def load_vllm(model: Model) -> Runner:
 
 def check_vllm(model: Model) -> None:
     """Check a model without its weights; raise `ModelUnavailable`."""
-    if model.processor in EngineOptions.TASKS:
+    if _is_served_by_vllm(model):
         from penstock.workers.engine.vllm.generation import check_generation
 
         check_generation(model)
@@ -303,4 +303,12 @@ def check_vllm(model: Model) -> None:
     check_pooling(model)
 
 
-VLLM = RunnerSpec(load_vllm, check_vllm, expected_bytes=_vllm_bytes, loads_safely=True, io_signatures=_VLLM)
+def _is_served_by_vllm(model: Model) -> bool:
+    return model.processor in EngineOptions.TASKS
+
+
+VLLM = RunnerSpec(
+    load_vllm, check_vllm, expected_bytes=_vllm_bytes, loads_safely=True, io_signatures=_VLLM, checks_apart=True,
+    starts_program=_is_served_by_vllm,
+    hosting=lambda model: None if _is_served_by_vllm(model) else Hosting(of_any_shape="input_ids", network=True),
+)  # fmt: skip

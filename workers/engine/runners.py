@@ -60,7 +60,10 @@ class Runners:
         return self._call("loaded", partial(load_hosted, hosting=hosting), model)
 
     def load_here(self, model: Model) -> Runner:
-        """Load a model's weights in this process and return its runner; raise `ModelUnavailable`."""
+        """Load a model's weights in this process and return its runner; raise `ModelUnavailable`.
+
+        A runner that starts a program of the model's environment does so.
+        """
         self.import_for(model)
         return self._call("loaded", self._spec(model.runner).load, model)
 
@@ -72,11 +75,24 @@ class Runners:
         log.info("runner.imported", runner=model.runner, model=model.name, import_s=import_s)
 
     def check(self, model: Model) -> None:
-        """Check a model's files and options, without its weights where the runner can; raise `ModelUnavailable`."""
+        """Check a model's files and options, without its weights where the runner can; raise `ModelUnavailable`.
+
+        A process of the model's environment does it, for all models of that environment.
+        """
         spec = self._spec(model.runner)
         self.hosting_of(model)
+        if not spec.checks_apart and (model.environment is None or spec.starts_program(model)):
+            self.check_here(model)
+            return
+        from penstock.workers.engine.checking import check_apart
+
+        check_apart(model)
+
+    def check_here(self, model: Model) -> None:
+        """Check a model in this process; raise `ModelUnavailable`."""
+        spec = self._spec(model.runner)
         if spec.check is None:
-            self.load(model).close()
+            self.load_here(model).close()
         else:
             self._call("checked", spec.check, model)
 
@@ -100,16 +116,11 @@ class Runners:
         dist = found.dist if isinstance(found, EntryPoint) else None
         return "" if dist is None else f"{dist.name} {dist.version}"
 
-    def is_incomplete(self, model: Model) -> bool:
-        """Return True for a model whose environment is not built; False for an unknown or broken runner, too."""
-        try:
-            return self._spec(model.runner).is_incomplete(model)
-        except ModelUnavailable:  # the check reports it
-            return False
-
-    def completed(self, model: Model, environments: Environments, *, build: bool) -> Model:
-        """Return a model with all that its environment says of it; raise `ModelUnavailable` if that is not built."""
-        return self._spec(model.runner).completed(model, environments, build) if self.is_incomplete(model) else model
+    def with_environment(self, model: Model, environments: Environments, *, build: bool) -> Model:
+        """Return a model with its environment, and what that says of it; raise `ModelUnavailable` if there is none."""
+        if model.environment is None and not model.dependencies:
+            return model
+        return self._spec(model.runner).with_environment(model, environments, build)
 
     def expected_bytes(self, model: Model) -> int:
         """Return the bytes of memory that a model is expected to take; 0 if unknown: loading reports the reason."""
@@ -121,11 +132,14 @@ class Runners:
 
     def hosting_of(self, model: Model) -> Hosting | None:
         """Return how a model runs in a process of its own; None if it runs here. Raises `ModelUnavailable`."""
-        hosting = self._spec(model.runner).hosting(model)
-        if hosting is None and model.own_process:
-            reason = f"the runner {model.runner!r} computes such models inside the worker: leave out `own_process`"
+        spec = self._spec(model.runner)
+        hosting = spec.hosting(model)
+        asked = "own_process" if model.own_process else "environment"
+        apart = model.own_process or (model.environment is not None and not spec.starts_program(model))
+        if hosting is None and apart:
+            reason = f"the runner {model.runner!r} computes such models inside the worker: leave out `{asked}`"
             raise ModelUnavailable(f"model {model.name!r}: {reason}")
-        return hosting if model.own_process else None
+        return hosting if apart else None
 
     def hub_files(self, model: Model) -> Sequence[str]:
         """Return glob patterns of the files to fetch from a model's repository on the hub; raise `ModelUnavailable`."""

@@ -54,12 +54,12 @@ def localise(
     # The local path says nothing to users; the address at which the weights are published does.
     local = model.model_copy(update={"source": str(path), "weights_url": model.published_at})
     verify(local)
-    return Runners.installed().completed(local, environments or Environments.here(), build=fetch)
+    return Runners.installed().with_environment(local, environments or Environments.here(), build=fetch)
 
 
 def is_remote(model: Model) -> bool:
     """Return True for a model whose files are fetched, or whose environment is built, before it can be used."""
-    return "://" in model.source or Runners.installed().is_incomplete(model)
+    return "://" in model.source or model.is_unbuilt
 
 
 def verify(model: Model) -> None:

@@ -63,8 +63,8 @@ class ForkOptions:
 class ForkServer:
     """A running fork server. Safe to use from many threads."""
 
-    def __init__(self, options: ForkOptions) -> None:
-        """Start the fork server; it gets ready in the background."""
+    def __init__(self, options: ForkOptions, python: Path = Path(sys.executable)) -> None:
+        """Start the fork server in the environment of an interpreter; it gets ready in the background."""
         self._options = options
         ours, its = socket.socketpair()
         self._asking = Asking(end_to_process(ours))
@@ -73,8 +73,8 @@ class ForkServer:
         with its, os.fdopen(os.dup(2)) as log_file:
             descriptors = [its.fileno(), log_file.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.workers.io.server", *map(str, descriptors)],
-                env=sandbox.environment(),
+                [str(python), "-m", "penstock.workers.io.server", *map(str, descriptors)],
+                env=sandbox.environment(python),
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

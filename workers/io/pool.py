@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from penstock.errors import Drained, Interruption, PenstockError, ProcessorFailed, ServiceError
 from penstock.functions.wire import TICK_S
 from penstock.models import CatalogueEntry, Model
-from penstock.processors.registry import unusable
+from penstock.processors.registry import OF_LIBRARIES, is_installed, unusable
 from penstock.workers.artifacts import Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
@@ -91,6 +91,8 @@ class IOPool:
         #: The template of each model, by the model as JSON.
         self._templates: dict[str, _Place] = {}
         self._server = ForkServer(options)
+        #: The fork servers of models' environments, by the interpreter: each starts with the first template.
+        self._others: dict[Path, ForkServer] = {}
         self._idle_ender = threading.Thread(target=self._end_idle, name="io-idle", daemon=True)
         self._idle_ender.start()
         self._counter = threading.Thread(target=self._count_threads, name="io-threads", daemon=True)
@@ -169,7 +171,8 @@ class IOPool:
         for place in self._templates.values():
             if place.template is not None:
                 place.template.wire.close()
-        self._server.close()
+        for server in (self._server, *self._others.values()):
+            server.close()
 
     def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> dict[str, Any]:
         """Start a template for one request, which ends afterwards and counts as a process."""
@@ -259,10 +262,11 @@ class IOPool:
 
     def _new_template(self, model: Model) -> Template:
         fields = model.model_dump(mode="json")
+        python = interpreter_for(model)
         try:
-            return self._living_server().fork(fields)
+            return self._living_server(python).fork(fields)
         except ServiceError:  # the fork server had died unnoticed
-            return self._living_server().fork(fields)
+            return self._living_server(python).fork(fields)
 
     def _next(self, serves: tuple[str, str], room: Path, reads: frozenset[Path], check: Check) -> IOProcess | None:
         """Return an idle process of the same tenant and model; None to fork another."""
@@ -292,8 +296,18 @@ class IOPool:
         other.close()
         return True
 
-    def _living_server(self) -> ForkServer:
+    def _living_server(self, python: Path | None) -> ForkServer:
+        """Return the fork server of the worker's environment, or of that of an interpreter."""
         with self._lock:
+            if python is not None:
+                server = self._others.get(python)
+                if (server is None or server.lost) and not self._closed:
+                    if server is not None:
+                        server.close()
+                    server = self._others[python] = ForkServer(self._options, python)
+                if server is None:
+                    raise Drained
+                return server
             if self._server.lost and not self._closed:
                 log.warning("io.server_lost", pid=self._server.pid)
                 self._server.close()
@@ -406,6 +420,16 @@ class _Place:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.template: Template | None = None
+
+
+def interpreter_for(model: Model) -> Path | None:
+    """Return the interpreter of the environment in which a model's processor runs; None for the worker's.
+
+    Processors run in the worker's environment, unless they need their model's library or are installed beside it.
+    """
+    if model.environment is None or (model.processor not in OF_LIBRARIES and is_installed(model.processor)):
+        return None
+    return Path(model.environment)
 
 
 def _allow_files() -> None:

@@ -1,6 +1,6 @@
 """Environments of models: built once per machine by uv, shared by all models with equal locks.
 
-FOLDER/locks/KEY.json       the lock of what a file asks for: its packages with hashes, and the interpreter
+FOLDER/locks/KEY.json       the lock of what a file or record asks for: its packages with hashes, and the interpreter
 FOLDER/DIGEST/              the environment of a lock; `built.json` in it says that it is complete
 FOLDER/uv/                  uv's cache, from which packages are hard-linked
 """
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from penstock.catalogue.script import Script
 from penstock.config import default_model_cache
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.functions.confinement import environment
+from penstock.models import Model
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -39,6 +41,13 @@ _LAST_LINES = 12
 #: Folder of all environments inside the folder of fetched models.
 _FOLDER = "environments"
 _BUILT = "built.json"
+#: Packages that Penstock's side of a record's model needs in its environment, by their modules. Functions need none.
+OWN_NEEDS = {
+    "jsonschema": "jsonschema>=4.23", "numpy": "numpy", "PIL": "pillow", "psutil": "psutil>=6",
+    "pydantic": "pydantic>=2.12", "pydantic_settings": "pydantic-settings>=2.7",
+    "pyseccomp": "pyseccomp>=0.1.2; sys_platform == 'linux'",
+    "safetensors": "safetensors", "structlog": "structlog>=25.1",
+}  # fmt: skip
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +104,24 @@ class Environments:
         folder = self.folder / _digest(lock)
         _hold(folder)
         return python_of(folder) if _is_whole(folder) else None
+
+    def with_environment(self, model: Model, *, build: bool) -> Model:
+        """Return a record with the interpreter of its environment; raise `ModelUnavailable` if there is none.
+
+        With `build` it is built if it is not there.
+        """
+        if model.environment is not None:
+            try:
+                python = _ready(Path(model.environment))
+            except ConfigError as error:
+                raise ModelUnavailable(f"model {model.name!r}: {error.detail}") from error
+            _require_own_needs(model.name, python)
+            return model.model_copy(update={"environment": str(python)})
+        script = script_of(model)
+        found = self.build(script) if build else self.find(script)
+        if found is None:
+            raise ModelUnavailable(f"the environment of model {model.name!r} is not built yet: `penstock models build`")
+        return model.model_copy(update={"environment": str(found)})
 
     def build(self, script: Script) -> Path:
         """Return the interpreter of a file's environment, which is built if it is not there.
@@ -206,6 +233,11 @@ class Environments:
         return done.stdout
 
 
+def script_of(model: Model) -> Script:
+    """Return what the environment of a record needs."""
+    return Script((*model.dependencies, *OWN_NEEDS.values()))
+
+
 #: Descriptors that keep environments from being removed, for the rest of this process's life.
 _HELD: dict[Path, int] = {}
 
@@ -229,6 +261,36 @@ def _ready(folder: Path) -> Path:
     if not os.access(python, os.X_OK):
         raise ConfigError(f"there is no environment with `bin/python` at {folder}")
     return python
+
+
+@cache
+def _require_own_needs(name: str, python: Path) -> None:
+    """Raise `ModelUnavailable` where an environment that is ready lacks what Penstock needs there."""
+    asked = f"from importlib.util import find_spec; print(*(n for n in {list(OWN_NEEDS)} if find_spec(n) is None))"
+    try:
+        said = subprocess.run(
+            [str(python), "-I", "-c", asked], capture_output=True, text=True, timeout=_STEP_S, check=True,
+            stdin=subprocess.DEVNULL, env=environment(),
+        ).stdout.split()  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ModelUnavailable(f"model {name!r}: the interpreter {python} of its environment fails: {error}") from error
+    if said:
+        packages = " ".join(f"'{OWN_NEEDS[each].partition(';')[0]}'" for each in said)
+        raise ModelUnavailable(
+            f"model {name!r}: its environment lacks what Penstock needs there: `{python} -m pip install {packages}`"
+        )
+
+
+def digest_of(python: Path) -> str | None:
+    """Return what tells the packages of an environment: the name of its lock, or a digest of what is installed there.
+
+    None for an interpreter whose packages are not found beside it.
+    """
+    folder = python.parent.parent
+    if (folder / _BUILT).exists():
+        return folder.name
+    names = sorted(path.name for path in folder.glob("lib/python3*/site-packages/*.dist-info"))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest() if names else None
 
 
 def _is_whole(folder: Path) -> bool:
@@ -255,8 +317,8 @@ def _program() -> str:
     if found := shutil.which("uv"):
         return found
     raise ConfigError(
-        "environments of models are built by uv, which is not installed: `pip install uv`, or "
-        'name one that is ready: `environment = "PATH"` in `[tool.penstock]` of the file\'s block `# /// script`'
+        "environments of models are built by uv, which is not installed: `pip install uv`, or name one that is ready: "
+        '`environment = "PATH"` in the record, or in `[tool.penstock]` of the file\'s block `# /// script`'
     )
 
 

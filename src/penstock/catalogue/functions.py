@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ GROUP = "penstock.functions"
 _GIVEN = ("description", "device", "queue", "max_batch", "cache", "execution_timeout_s", "warm_up")
 #: Seconds that a file may take to be imported.
 _IMPORT_S = 120
-#: The option of a record whose environment is not built: the packages that its file names.
-_DEPENDENCIES = "dependencies"
 
 
 def function_records(path: Path, environments: Environments | None = None, *, build: bool = False) -> list[Model]:
@@ -47,15 +45,11 @@ def function_records(path: Path, environments: Environments | None = None, *, bu
     if python is None:
         found = [_unbuilt(path, digest, name, script) for name in names_of(path)]
     else:
-        found = [_record(path, digest, one, python) for one in json.loads(_described(path, digest, python))]
+        described = json.loads(_described(path, digest, python))
+        found = [_record(path, digest, one, python, script.dependencies) for one in described]
     if not found:
         raise ConfigError(f"{path} has no models: write `@penstock.model` above a function")
     return found
-
-
-def is_unbuilt(model: Model) -> bool:
-    """Return True for a record without a signature, because the environment of its file was not built."""
-    return _DEPENDENCIES in model.options
 
 
 def with_function(
@@ -78,6 +72,7 @@ def with_function(
             f"options: {name} of {path.name} takes {', '.join(takes) or 'none'}, not {', '.join(unknown)}"
         )
     said = {field: getattr(function, field) for field in _GIVEN if field not in model.model_fields_set}
+    said |= {"environment": function.environment, "dependencies": function.dependencies}
     options = {**function.options, "file": str(path), "arguments": arguments}
     reference = f"{path}:{name}" if ":" in (model.function or "") else model.function
     return model.model_copy(
@@ -90,6 +85,8 @@ def with_function(
 
 def with_signature(model: Model, environments: Environments, build: bool) -> Model:
     """Return the record with its signature; raise `ModelUnavailable` if its environment is not or cannot be built."""
+    if not model.is_unbuilt:
+        return model
     path = file_of(model)
     try:
         if model.function is not None:
@@ -102,7 +99,7 @@ def with_signature(model: Model, environments: Environments, build: bool) -> Mod
         raise ModelUnavailable(error.detail) from error
     if record is None:
         raise ModelUnavailable(f"{path.name} has no model {model.name!r} any more: it has {', '.join(found)}")
-    if is_unbuilt(record):
+    if record.is_unbuilt:
         raise ModelUnavailable(f"the environment of {path.name} is not built yet: `penstock models build {path}`")
     return record
 
@@ -135,8 +132,7 @@ def _attribute(record: Model) -> str:
 @lru_cache(maxsize=64)
 def _described(path: Path, digest: str, python: Path) -> str:  # noqa: ARG001  (a changed file is read again)
     """Return the signatures of a file as JSON, by a process of its own."""
-    boot = str(files("penstock") / "functions" / "boot.py")
-    command = [str(python), "-P", boot, "penstock.functions.child", "--describe", str(path)]
+    command = [str(python), "-P", "-m", "penstock.functions.child", "--describe", str(path)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_IMPORT_S, check=False, stdin=subprocess.DEVNULL,
@@ -156,11 +152,13 @@ def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:
         raise ConfigError(f"{path.name}: {wrong}")
     return Model(
         name=name, title=name, runner=FUNCTION, processor=FUNCTION, source=str(path), revision=digest[:12],
-        sha256=digest, warm_up=False, options={_DEPENDENCIES: list(script.dependencies)},
+        sha256=digest, warm_up=False, dependencies=script.dependencies,
     )  # fmt: skip
 
 
-def _record(path: Path, digest: str, signature: Mapping[str, Any], python: Path) -> Model:
+def _record(
+    path: Path, digest: str, signature: Mapping[str, Any], python: Path, dependencies: tuple[str, ...]
+) -> Model:
     raster = signature["raster"] or {"processor": FUNCTION, "options": {}}
     return Model(
         name=signature["name"],
@@ -178,5 +176,7 @@ def _record(path: Path, digest: str, signature: Mapping[str, Any], python: Path)
         limits=Limits(),
         cache=signature["cache"],
         execution_timeout_s=signature["timeout_s"],
-        options={**raster["options"], "signature": dict(signature), "python": str(python)},
+        environment=None if python == Path(sys.executable) else str(python),
+        dependencies=dependencies,
+        options={**raster["options"], "signature": dict(signature)},
     )

@@ -121,7 +121,10 @@ class _Read:
         """Return the record with relative paths resolved against a folder, and with the signature of its function."""
         if self.wrong is not None:
             return self
-        model = self.model.model_copy(update={"source": _from_folder(self.model.source, folder)})
+        placed = {"source": _from_folder(self.model.source, folder)}
+        if self.model.environment is not None:
+            placed["environment"] = str(folder.absolute() / Path(self.model.environment).expanduser())
+        model = self.model.model_copy(update=placed)
         if model.function is None:
             return replace(self, model=model)
         try:

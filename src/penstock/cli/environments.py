@@ -1,9 +1,11 @@
-"""`penstock models build`: build the environments that Python files of models name."""
+"""`penstock models build`: build the environments that Python files and records of models name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +13,10 @@ import typer
 
 from penstock.cli.display import err, out, print_json, show_rows
 from penstock.cli.options import AsJson
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelUnavailable
 
 if TYPE_CHECKING:
+    from penstock.catalogue.environments import Environments
     from penstock.config import Settings
     from penstock.models import Model
     from penstock.storage.checks import Finding
@@ -46,53 +49,92 @@ def of_files(names: list[str], catalogue: list[Path]) -> tuple[list[str], list[P
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    """Report the environment of each Python file of models: built, not built, or broken."""
+    """Report the environment of each Python file and record of models: built, not built, broken, or used by none."""
     from penstock.catalogue.environments import Environments
-    from penstock.catalogue.script import read_script
     from penstock.storage.checks import Finding
 
-    environments = Environments.of(settings)
+    environments, used = Environments.of(settings), set[Path]()
     for path in settings.models:
-        try:
-            script = read_script(path) if path.suffix == ".py" else None
-            if script is None or not script.has_environment:
+        for name, find in _asked(path, environments):
+            try:
+                python = find()
+            except (ConfigError, ModelUnavailable) as error:
+                yield Finding(f"environment of {name}", ok=False, detail=error.detail, remedy="correct it or build it")
                 continue
-            python = environments.find(script)
-        except ConfigError as error:
-            yield Finding(f"environment of {path.name}", ok=False, detail=error.detail, remedy="correct the file")
-            continue
-        detail = f"{python.parent.parent}" if python else f"is not built: {', '.join(script.dependencies)}"
-        remedy = f"a worker builds it; ahead of it: `penstock models build {path}`"
-        yield Finding(f"environment of {path.name}", ok=python is not None, detail=detail, remedy=remedy)
+            used.add(python.parent.parent)
+            yield Finding(f"environment of {name}", ok=True, detail=f"{python.parent.parent}")
     for one in environments.listed():
-        if one.broken:
-            yield Finding(
-                f"environment {one.folder.name}",
-                ok=False,
-                detail="its interpreter is gone",
-                remedy=f"remove {one.folder}",
-            )
+        if one.broken or one.folder not in used:
+            detail = "its interpreter is gone" if one.broken else f"no model uses it: {one.size_bytes / 1e6:,.0f} MB"
+            name = f"environment {one.folder.name}"
+            yield Finding(name, not one.broken, detail, remedy=f"remove {one.folder}", doubtful=not one.broken)
+
+
+def _asked(path: Path, environments: Environments) -> Iterator[tuple[str, Callable[[], Path]]]:
+    """Yield the file, or the models of a catalogue, that have an environment, with what finds its interpreter."""
+    from penstock.catalogue.records import read_catalogue
+    from penstock.catalogue.script import read_script
+    from penstock.models import Model
+    from penstock.workers.engine.runners import Runners
+
+    def of_file() -> Path:
+        script = read_script(path)
+        if (found := environments.find(script)) is None:
+            raise ConfigError(f"is not built: {', '.join(script.dependencies)}: `penstock models build {path}`")
+        return found
+
+    def of_record(model: Model) -> Path:
+        return Path(str(Runners.installed().with_environment(model, environments, build=False).environment))
+
+    if path.suffix == ".py":
+        try:
+            if not read_script(path).has_environment:
+                return
+        except ConfigError:  # `of_file` says what is wrong
+            pass
+        yield path.name, of_file
+        return
+    models = list[Model]()
+    with suppress(ConfigError):  # the check of the catalogue says what is wrong
+        models += read_catalogue(path).values()
+    for model in models:
+        if model.environment is not None or model.dependencies:
+            yield model.name, partial(of_record, model)
 
 
 def build(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE...", help="Python files [those of the setting `models`].")
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="Python files and catalogues [those of the setting `models`]."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build the environments that Python files of models name, so that no job waits for them; list all that are built.
+    """Build the environments that files and records name, so that no job waits for them; list all that are built.
 
     For images, and for machines that reach no index when they serve.
     """
     from penstock.catalogue.environments import Environments
+    from penstock.catalogue.records import read_catalogue
     from penstock.config import load_settings
     from penstock.observation.log import configure
+    from penstock.workers.engine.runners import Runners
 
     configure("warning")
     settings = load_settings()
-    for file in files or [path for path in settings.models if path.suffix == ".py"]:
-        built_records(file, settings)
-    found = Environments.of(settings).listed()
+    environments, runners = Environments.of(settings), Runners.installed()
+    for file in files or settings.models:
+        if file.suffix == ".py":
+            built_records(file, settings)
+            continue
+        for model in read_catalogue(file, environments=environments).values():
+            if not model.is_unbuilt:
+                continue
+            try:
+                runners.with_environment(model, environments, build=False)
+            except ModelUnavailable:
+                err.print(f"building the environment of {model.name}: {', '.join(model.dependencies)}")
+                runners.with_environment(model, environments, build=True)
+    found = environments.listed()
     if as_json:
         print_json([_as_json(one) for one in found])
         return

@@ -1,7 +1,7 @@
 """The process of a model: imports its file, loads it, and answers calls until the worker ends it.
 
-    python -P boot.py penstock.functions.child DESCRIPTOR       (the socket to the worker, which sends `init` first)
-    python -P boot.py penstock.functions.child --describe FILE  (prints the signatures of its models as JSON)
+    python -P -m penstock.functions.child DESCRIPTOR       (the socket to the worker, which sends `init` first)
+    python -P -m penstock.functions.child --describe FILE  (prints the signatures of its models as JSON)
 
 Messages of the worker: `init`, `call` (one job's arguments, or the items of several), `cancel`, `close`. Answers:
 `ready` or `failed`; then for each call `line`, `progress` and `text`, and at the end `done` or `error`.

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.functions.importable import variables
+
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 1, 22, 2, 38
 _STEP_BYTES = 8
 #: Variables of the service's environment that a user's file gets, and beginnings of such names.
@@ -33,6 +35,7 @@ _BEGINNINGS = (
     "TORCH_",
     "HF_HOME",
     "HF_HUB_",
+    "VLLM_",
 )
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
@@ -56,12 +59,14 @@ def environment(*, network: bool = False, secrets: Iterable[str] = (), gpu: bool
 def environment_of(
     python: Path, *, network: bool = False, secrets: Iterable[str] = (), gpu: bool = False
 ) -> dict[str, str]:
-    """Return the environment of a process that an interpreter runs: for another one, without paths of this one."""
+    """Return the environment of a process of an interpreter, which imports `penstock` from here.
+
+    For another interpreter than this one it has no paths of this one.
+    """
     found = environment(network=network, secrets=secrets, gpu=gpu)
     if python != Path(sys.executable):
-        for name in ("PYTHONPATH", "VIRTUAL_ENV"):
-            found.pop(name, None)
-    return found
+        found.pop("VIRTUAL_ENV", None)
+    return found | variables(python)
 
 
 def end_with(parent: int) -> None:

@@ -93,7 +93,8 @@ class Installation:
         record = self.record(name)
         if Runners.installed().is_served(record):
             raise ConfigError(f"{record.name} has no files: the server at {record.source} computes")
-        return Path(self._localise(record, fetch=True).source)
+        files = record.model_copy(update={"environment": None, "dependencies": ()})
+        return Path(self._localise(files, fetch=True).source)
 
     def pins(self, name: str) -> dict[str, str]:
         """Return the SHA-256 of each file of a model by its path inside the source; a single file's path is empty."""

@@ -7,12 +7,12 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ import structlog
 from penstock.errors import DeviceLost, LoadFailed, ModelUnavailable, OutOfMemory, ServiceError
 from penstock.functions.confinement import environment_of, socket_filter
 from penstock.functions.wire import Closed, Wire, WireError
+from penstock.models import Model
 
 #: Seconds that one send or receive may take once it has begun.
 _STALL_S = 30.0
@@ -35,7 +36,6 @@ _MOST_LOGGED, _MOST_READS = 100, 64
 _CLOSED = "was ended while it loaded"
 #: Errors of devices by their names; any other error of a load is one of the model.
 _OF_DEVICES: Mapping[str, type[ServiceError]] = {"DeviceLost": DeviceLost, "OutOfMemory": OutOfMemory}
-_BOOT = str(files("penstock") / "functions" / "boot.py")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ class ModelProcess:
         os.set_blocking(self._pipe, False)
         with theirs:
             self._process = subprocess.Popen(
-                [str(python), "-P", _BOOT, module, str(theirs.fileno())],
+                [str(python), "-P", "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 cwd=folder or self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
@@ -185,6 +185,16 @@ class ModelProcess:
             elif self._stopped():
                 self.kill(_CLOSED)
         return self.wire.receive()
+
+
+def interpreter_of(model: Model) -> Path:
+    """Return the interpreter of a model's environment."""
+    return Path(model.environment or sys.executable)
+
+
+def here(model: Model) -> Model:
+    """Return the record as a process of the model's environment gets it: for it this environment is its own."""
+    return model.model_copy(update={"environment": None, "dependencies": (), "own_process": False})
 
 
 def failure(model: str, message: Mapping[str, Any]) -> ServiceError:

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.catalogue.functions import file_of
@@ -25,7 +24,7 @@ from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.device_class import require_device
 from penstock.workers.engine.function.driver import GRACE_S, LOOK_S, Driver
-from penstock.workers.engine.function.process import ModelProcess
+from penstock.workers.engine.function.process import ModelProcess, interpreter_of
 from penstock.workers.engine.function.tile_calls import TileCalls
 from penstock.workers.engine.memory import process_bytes
 
@@ -354,7 +353,7 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
             )
         try:
             return ModelProcess(
-                model.name, "penstock.functions.child", python=Path(model.options["python"]),
+                model.name, "penstock.functions.child", python=interpreter_of(model),
                 within_s=signature["timeout_s"], network=signature["network"], secrets=signature["secrets"],
                 gpu=model.device.startswith("cuda"), value=value, file=str(file_of(model)),
                 attribute=signature["attribute"],

@@ -7,7 +7,6 @@ wait for the threads of jobs (`docs/decisions/0117-pictures-in-model-processes.m
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Hosting, Step, Stepped, shapes_of
 from penstock.workers.engine.function.driver import GRACE_S, Driver
-from penstock.workers.engine.function.process import ModelProcess
+from penstock.workers.engine.function.process import ModelProcess, here, interpreter_of
 from penstock.workers.engine.hosted.messages import error_of, prompt_value, steps_of
 from penstock.workers.engine.line import DEPTH
 
@@ -88,6 +87,8 @@ class HostedRunner(Driver):
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return the shapes and the values that a batch has in common, without asking the process."""
+        if self._hosting.of_any_shape in prompt.data:
+            return self._hosting.of_any_shape
         return shapes_of(prompt), *(repr(prompt.data.get(name)) for name in self._hosting.shared)
 
     def admit(self, prompt: Prompt) -> HeldPrompt:
@@ -234,14 +235,14 @@ def _fail(batch: SentBatch, error: PenstockError) -> None:
 
 
 def load_hosted(model: Model, hosting: Hosting) -> HostedRunner:
-    """Load a model in a process of its own; raise `ModelUnavailable` or an error of the device."""
-    record = model.model_dump(mode="json")
+    """Load a model in a process of its own, of its environment; raise `ModelUnavailable` or an error of the device."""
+    record = here(model).model_dump(mode="json")
 
     def start() -> ModelProcess:
         try:
             return ModelProcess(
-                model.name, "penstock.workers.engine.hosted_child", python=Path(sys.executable), within_s=inf,
-                gpu=model.device != "cpu", folder=Path.cwd(), value={"model": record},
+                model.name, "penstock.workers.engine.hosted_child", python=interpreter_of(model), within_s=inf,
+                network=hosting.network, gpu=model.device != "cpu", folder=Path.cwd(), value={"model": record},
             )  # fmt: skip
         except OSError as error:
             raise ModelUnavailable(f"the process of the model {model.name!r} cannot be started: {error}") from error

@@ -5,6 +5,7 @@
     inputs.pixels = { name = "input_1", layout = "NHWC" }         # prompts have channels first, the file last
     outputs.probability = { name = "conv2d_19", layout = "NHWC" }
     outputs.classes = { name = "logits", reduce = "argmax", resize = true }
+    outputs.boxes = { name = "boxes", batch = false }              # it has no batch axis
     rows = true                                                   # tables: the first axis of a prompt is the batch
     any_size = true                                               # images of other sizes than the file declares
     threads = 4                                                   # of one forward pass; default: every core
@@ -40,6 +41,8 @@ class OnnxOutput(Record):
 
     name: str | None = None
     layout: Layout = "NCHW"
+    #: False: the output has no batch axis, as the boxes of torchvision's detectors. Then one prompt is taken at a time.
+    batch: bool = True
     #: Resize bilinearly before the reduction: to the prompt's `size` ([height, width]), or to the size of its `pixels`.
     resize: bool = False
     #: Reduction over the channels: probabilities, or the id of the best channel.

@@ -121,11 +121,11 @@ class OnnxRunner:
             if self.description.rows:
                 made[name] = _own(reduced(answer.T, spec.reduce).T if spec.reduce != "none" else answer)
                 continue
-            if index >= len(answer):
+            if spec.batch and index >= len(answer):
                 raise ProcessorFailed(
                     f"the network's output {spec.name!r} has no sample for each prompt: {answer.shape}"
                 )
-            made[name] = _finished(answer[index], spec, state.size)
+            made[name] = _finished(answer[index] if spec.batch else answer, spec, state.size)
         return Output(made)
 
     def _check(self, data: Mapping[str, Any]) -> None:
@@ -160,7 +160,8 @@ def load_onnx(model: Model) -> Runner:
     session = open_session(model, path, threads=description.threads, content=content)
     inputs, dynamic = _inputs(model, description, session.get_inputs())
     outputs = _outputs(model, description, session.get_outputs())
-    largest = model.max_batch if dynamic and not description.rows else 1
+    together = all(spec.batch for spec in outputs.values()) and not description.rows
+    largest = model.max_batch if dynamic and together else 1
     return OnnxRunner(session, description, inputs, outputs, largest, size_bytes)
 
 

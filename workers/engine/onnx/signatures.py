@@ -56,12 +56,14 @@ def _outputs(description: OnnxDescription, nodes: Any) -> Iterator[tuple[str, st
             {
                 "argmax": "uint8 (_, ...) or uint16 (_, ...)",
                 "softmax": "float32 (_, ...)",
-                "none": _kind(node, description, channels_last=spec.layout == "NHWC"),
+                "none": _kind(node, description, channels_last=spec.layout == "NHWC", batch=spec.batch),
             }[spec.reduce],
         )
 
 
-def _kind(node: Any, description: OnnxDescription, *, channels_last: bool = False, prompt: bool = False) -> str:
+def _kind(
+    node: Any, description: OnnxDescription, *, channels_last: bool = False, prompt: bool = False, batch: bool = True
+) -> str:
     """Return the kind of an input or output, as `IOSignature` describes it; a prompt has no batch axis."""
     dtype = _dtype(node) or "array"
     if not node.type.tensor_type.HasField("shape"):
@@ -69,7 +71,7 @@ def _kind(node: Any, description: OnnxDescription, *, channels_last: bool = Fals
     sides = [str(side.dim_value) if side.dim_value > 0 else "_" for side in node.type.tensor_type.shape.dim]
     if description.rows:
         return f"{dtype} ({', '.join(['rows', *sides[1:]])})"
-    axes = sides[1:]
+    axes = sides[1:] if batch else sides
     if channels_last and len(axes) == 3:
         axes = [axes[2], axes[0], axes[1]]
     if not prompt:  # a size that the graph names may be that of the exported example

@@ -21,9 +21,8 @@ from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.terratorch.build_check import check_build
 from penstock.workers.engine.terratorch.checkpoint import Checkpoint
-from penstock.workers.engine.terratorch.network import Built, build
+from penstock.workers.engine.terratorch.network import Built, build, outline
 from penstock.workers.engine.terratorch.recipe import Recipe
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.weights import naming
@@ -128,10 +127,6 @@ def load_terratorch(model: Model) -> Runner:
 
 
 def check_terratorch(model: Model) -> None:
-    """Check what `load_terratorch` would load, without the numbers of the weights; raise `ModelUnavailable`.
-
-    TerraTorch, which takes many seconds to import, builds the network in a process of its own.
-    """
+    """Check what `load_terratorch` would load, without the numbers of the weights; raise `ModelUnavailable`."""
     with naming(model):
-        Checkpoint.of(model)
-        check_build(model)
+        outline(Checkpoint.of(model))

@@ -18,6 +18,7 @@ from penstock.processors.openai.image_embeddings import ImageEmbeddings
 from penstock.processors.openai.kinds import kinds_of
 from penstock.processors.openai.options import MEDIA_KINDS, EngineOptions
 from penstock.processors.vllm.library import error_line, vllm
+from penstock.workers.engine.vllm.weights_check import check_weights
 
 #: Arguments of `vllm serve` beyond those of its engine: how chats become prompts, and answers become messages.
 CHAT_ARGUMENTS = frozenset(
@@ -72,14 +73,14 @@ def adapters_of(model: Model, options: EngineOptions) -> dict[str, Path]:
 
 
 def check_arguments(model: Model, options: EngineOptions, *, memory_share: float) -> None:
-    """Have vLLM check the arguments and the model's configuration, without weights; raise `ModelUnavailable`."""
+    """Have vLLM check the arguments and the model's configuration and names of weights; raise `ModelUnavailable`."""
     engine = vllm("engine.arg_utils").AsyncEngineArgs
     check_names(model, options.engine, {field.name for field in fields(engine)} | CHAT_ARGUMENTS)
     arguments = arguments_of(model, options, memory_share=memory_share)
     given = {name: value for name, value in arguments.items() if name not in CHAT_ARGUMENTS}
     try:
-        config = engine(**given).create_engine_config().model_config
-        taken = kinds_taken(config)
+        whole = engine(**given).create_engine_config()
+        config, taken = whole.model_config, kinds_taken(whole.model_config)
     except Exception as error:
         raise ModelUnavailable(f"vLLM rejects model {model.name!r}: {error_line(error)}") from error
     if model.processor == "openai-chat":
@@ -87,6 +88,7 @@ def check_arguments(model: Model, options: EngineOptions, *, memory_share: float
         if "audio" in (taken if kinds is None else kinds):
             check_audio(model, config)
         check_embeddings(model, ImageEmbeddings.of(model, options), config)
+    check_weights(model, whole)
 
 
 def kinds_taken(config: Any) -> Collection[str]:

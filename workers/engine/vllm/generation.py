@@ -14,6 +14,7 @@ from penstock.errors import ModelUnavailable
 from penstock.models import Model
 from penstock.processors.openai.options import EngineOptions, ServerOptions
 from penstock.workers.engine.base import Runner
+from penstock.workers.engine.function.process import interpreter_of
 from penstock.workers.engine.memory import device_memory, files_bytes
 from penstock.workers.engine.openai_server.runner import ServerRunner
 from penstock.workers.engine.remote_requests import RemoteRequests
@@ -26,7 +27,7 @@ _CUDA = Path("/dev/nvidiactl")
 
 def load_generation(model: Model) -> Runner:
     """Start vLLM's server for the model; raise `ModelUnavailable` with vLLM's error."""
-    options, command = options_of(model), executable()
+    options, command = options_of(model), executable(model)
     share, _ = _device_memory()
     arguments, adapters = arguments_of(model, options, memory_share=share), adapters_of(model, options)
     server = VllmServer(
@@ -35,7 +36,7 @@ def load_generation(model: Model) -> Runner:
         ServerOptions(
             model=model.name, concurrency=options.concurrency, timeout_s=options.timeout_s, retries=0
         ),
-        start_timeout_s=options.start_timeout_s,
+        start_timeout_s=options.start_timeout_s, python=interpreter_of(model),
     )  # fmt: skip
     requests = RemoteRequests(
         server.running, server.ask, places=options.concurrency, name=f"vllm-{model.name}", close_s=3 * END_S
@@ -48,7 +49,7 @@ def load_generation(model: Model) -> Runner:
 def check_generation(model: Model) -> None:
     """Check the record, and have vLLM check its arguments and the model's configuration; raise `ModelUnavailable`."""
     options = options_of(model)
-    executable()
+    executable(model)
     adapters_of(model, options)
     check_arguments(model, options, memory_share=_device_memory()[0])
 

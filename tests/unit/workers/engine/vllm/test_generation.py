@@ -153,7 +153,7 @@ def test_the_server_gets_no_settings_and_credentials(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://:secret@h")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    given = environment(0.5)
+    given = environment(0.5, Path(sys.executable))
     assert "secret" not in " ".join(given.values())
     assert (given["CUDA_VISIBLE_DEVICES"], given["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("1", "1")
 
@@ -276,9 +276,8 @@ def test_a_restart_that_hangs_fails_the_attempt(engine: BatchingEngine, source: 
 
 def test_a_machine_without_vllm_is_told_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    for act in (Runners.installed().check, Runners.installed().load):
-        with pytest.raises(ModelUnavailable, match="vLLM is not installed where this worker runs"):
+    for act in (Runners.installed().check_here, Runners.installed().load):
+        with pytest.raises(ModelUnavailable, match="vLLM is not installed where model 'llama' runs"):
             act(a_model(source))
 
 

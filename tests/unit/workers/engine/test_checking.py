@@ -1,4 +1,4 @@
-"""The process that checks networks: one for all records, within a limit, and its end is not the end of the check."""
+"""The process that checks models: one for all records, within a limit, and its end is not the end of the check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import ModelUnavailable
 from penstock.models import Model
-from penstock.workers.engine.terratorch.build_check import BuildCheck, check_build
+from penstock.workers.engine.checking import Checking, check_apart
 
 #: Seconds that nothing here reaches.
 PATIENCE_S = 120.0
@@ -39,36 +39,34 @@ def record(revision: str, **options: object) -> Model:
 
 
 @pytest.fixture
-def rehearsal(tmp_path: Path) -> Iterator[BuildCheck]:
+def rehearsal(tmp_path: Path) -> Iterator[Checking]:
     os.mkfifo(tmp_path / "fifo")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("FIFO", str(tmp_path / "fifo")))
-    found = BuildCheck((sys.executable, str(program)))
+    found = Checking(Path(sys.executable), (str(program),))
     yield found
     found.end()
 
 
-def ask(rehearsal: BuildCheck, revision: str, limit_s: float = PATIENCE_S) -> str | None:
+def ask(rehearsal: Checking, revision: str, limit_s: float = PATIENCE_S) -> str | None:
     return rehearsal.ask(record(revision), limit_s)
 
 
-def test_one_process_answers_for_all_records(rehearsal: BuildCheck) -> None:
+def test_one_process_answers_for_all_records(rehearsal: Checking) -> None:
     first = ask(rehearsal, "a")
     assert first is not None
     assert int(first) != os.getpid()
     assert [ask(rehearsal, name) for name in "bc"] == [first, first]
 
 
-def test_a_process_that_takes_too_long_is_killed_with_all_that_it_started(
-    rehearsal: BuildCheck, tmp_path: Path
-) -> None:
+def test_a_process_that_takes_too_long_is_killed_with_all_that_it_started(rehearsal: Checking, tmp_path: Path) -> None:
     first = ask(rehearsal, "a")
     assert ask(rehearsal, "child") is None
     with (tmp_path / "fifo").open("rb") as held:
         said = ask(rehearsal, "hang", limit_s=0.01)
         assert held.read() == b""  # the end of the last process that can write
     assert said == (
-        "TerraTorch's check of the network did not end within 0.01 s, and its process was killed; "
+        "the check of model 'tiny' did not end within 0.01 s, and its process was killed; "
         "options.check_timeout_s allows more"
     )
     assert ask(rehearsal, "a") not in {None, first}, "the next record has a process of its own"
@@ -77,7 +75,7 @@ def test_a_process_that_takes_too_long_is_killed_with_all_that_it_started(
 @pytest.mark.parametrize(
     ("way", "sentence"), [("die", "ended with 1: no network for you"), ("close", "ended with -15")]
 )
-def test_a_process_that_dies_is_a_problem_of_its_record_alone(way: str, sentence: str, rehearsal: BuildCheck) -> None:
+def test_a_process_that_dies_is_a_problem_of_its_record_alone(way: str, sentence: str, rehearsal: Checking) -> None:
     first = ask(rehearsal, "a")
     said = ask(rehearsal, way)
     assert said is not None
@@ -85,7 +83,7 @@ def test_a_process_that_dies_is_a_problem_of_its_record_alone(way: str, sentence
     assert ask(rehearsal, "a") not in {None, first}
 
 
-def test_the_end_leaves_no_process(rehearsal: BuildCheck, tmp_path: Path) -> None:
+def test_the_end_leaves_no_process(rehearsal: Checking, tmp_path: Path) -> None:
     ask(rehearsal, "child")
     with (tmp_path / "fifo").open("rb") as held:
         rehearsal.end()
@@ -95,4 +93,4 @@ def test_the_end_leaves_no_process(rehearsal: BuildCheck, tmp_path: Path) -> Non
 @pytest.mark.parametrize("limit", [0, -1, "long", True])
 def test_a_limit_that_is_no_number_of_seconds_is_refused(limit: object) -> None:
     with pytest.raises(ModelUnavailable, match=r"options\.check_timeout_s is .*: give a number of seconds above 0"):
-        check_build(record("a", check_timeout_s=limit))
+        check_apart(record("a", check_timeout_s=limit))
