@@ -15,6 +15,8 @@ from penstock.models import Model
 from penstock.workers.engine.runners import Runners
 from tests.vllm import tiny_llama
 
+pytest.importorskip("vllm", reason="needs an environment with vLLM: make test-vllm")
+
 pytestmark = pytest.mark.fast
 
 NAME = "model.layers.1.mlp.down_proj.weight"

@@ -249,7 +249,7 @@ FUNCTION = _spec(
     _function,
     expected_bytes=_function_bytes,
     loads_safely=True,
-    io_signatures={"function": (_CALL,), **_TILED},
+    io_signatures={"function": (_CALL,)},
     io_signatures_of=_of_function,
     starts_program=lambda _model: True,
     with_environment=with_signature,
