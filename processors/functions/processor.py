@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from penstock.errors import InvalidInput, ProcessorFailed
+from penstock.errors import InvalidInput, PenstockError, ProcessorFailed
 from penstock.functions.nested import CALL, VALUE, flat, nested
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
@@ -24,6 +24,7 @@ from penstock.views import View
 #: Media types of files that answers become, by codec.
 _WRITTEN = {
     "image": "image/png", "audio": "audio/wav", "video": "video/mp4", "table": "application/vnd.apache.parquet",
+    "document": "application/pdf",
     "tensor": "application/x-npy", "file": "application/octet-stream", "own": "application/octet-stream",
 }  # fmt: skip
 #: The values of a call and of its answer, as `nested.flat` names them.
@@ -88,7 +89,7 @@ class Function:
             if output.partial:
                 continue
             if error := told.get("error"):
-                raise _raised(error)
+                raise raised(error)
             answers.append(told["answer"])
             context.texts.append(told["text"])
             context.lines = context.text = 0
@@ -180,7 +181,7 @@ def _encoded(part: Mapping[str, Any], name: str, sink: ArtifactSink) -> Any:
     return codec(part["codec"]).encode(sink, name, part["value"])
 
 
-def _raised(error: Mapping[str, Any]) -> Exception:
+def raised(error: Mapping[str, Any]) -> PenstockError:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))
@@ -222,13 +223,14 @@ def _part_rows(name: str) -> View:
 #: Views of an answer, of a list of answers, and of a part of an answer, by codec; others are rows.
 _SINGLE = {
     "labels": View("labels", "/labels"), "boxes": View("boxes", "/boxes"), "vector": View("vectors", "/vectors"),
-    "table": View("rows", "/rows"),
+    "table": View("rows", "/rows"), "document": View("rows", "/pages"),
 }  # fmt: skip
 _OF_LISTS = {
     "labels": View("labels", "/answers/*/labels", "item"), "boxes": View("boxes", "/answers/*", "item"),
     "vector": View("vectors", "/answers"), "table": View("rows", "/answers/*/rows", "item"),
+    "document": View("rows", "/answers/*/pages", "item"),
 }  # fmt: skip
 _OF_PARTS: Mapping[str, Callable[[str], View]] = {
     "labels": lambda name: View("labels", f"/{name}/labels"), "boxes": lambda name: View("boxes", f"/{name}"),
-    "table": lambda name: View("rows", f"/{name}/rows"),
+    "table": lambda name: View("rows", f"/{name}/rows"), "document": lambda name: View("rows", f"/{name}/pages"),
 }  # fmt: skip

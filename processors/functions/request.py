@@ -17,6 +17,7 @@ _SUFFIXES = {
     "audio": {SUFFIXES: [".wav", ".flac", ".mp3", ".ogg", ".m4a", ".mp4", ".webm"]},
     "video": {SUFFIXES: [".mp4", ".mov", ".mkv", ".webm", ".avi"]},
     "table": {SUFFIXES: [".csv", ".parquet", ".jsonl", ".ndjson"]},
+    "document": {SUFFIXES: [".pdf", *IMAGE_FILES[SUFFIXES]]},
     "tensor": {SUFFIXES: [".npy", ".safetensors"]},
 }
 

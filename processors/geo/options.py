@@ -301,13 +301,19 @@ class EmbeddingOptions(SceneOptions):
 OptionsT = TypeVar("OptionsT", bound=SceneOptions)
 
 
+#: Options of the runner `function`, which the record of a function has.
+_OF_FUNCTIONS = ("signature", "python", "file", "arguments")
+
+
 def read_options(model: Model, kind: type[OptionsT]) -> OptionsT:
-    """Return the model's options. Raises `ConfigError` that names the model and each wrong field."""
+    """Return the model's options. Raises `ConfigError` that names the model, of a function its line, and each field."""
+    others = _OF_FUNCTIONS if model.runner == "function" else ()
     try:
-        options = kind.model_validate(dict(model.options))
+        options = kind.model_validate({name: value for name, value in model.options.items() if name not in others})
     except ValidationError as error:
         wrong = wrong_fields(error, whole="options")
-        raise ConfigError(f"model {model.name!r}: wrong options: {wrong}") from error
+        at = f"{model.options['signature']['place']}: " if others else ""
+        raise ConfigError(f"{at}model {model.name!r}: wrong options: {wrong}") from error
     if "threads" in model.options and model.runner != "torch":
         raise ConfigError(f"model {model.name!r}: only the runner 'torch' has options.threads, not {model.runner!r}")
     return options

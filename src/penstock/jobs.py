@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from penstock.errors import ErrorReport
+
+#: The priority of a job over others of its tenant, as requests name it.
+Priority: TypeAlias = Literal["low", "normal", "high"]
 
 #: Namespace of the ids of parts: UUIDv5 of the job, the digest of its division, and the range of units.
 _PARTS = uuid.UUID("8e2f6c1b-58d5-5a0c-9f3e-0b9a6d0d7c55")

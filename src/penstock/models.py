@@ -211,7 +211,12 @@ class Model(Record):
         """Fill in the runner and the processor of a function's record; the function has a title of its own."""
         if not isinstance(data, dict) or data.get("function") is None:
             return data
-        return {"title": "", **data, "runner": FUNCTION, "processor": FUNCTION}
+        return {
+            "title": "",
+            "processor": FUNCTION,
+            **data,
+            "runner": FUNCTION,
+        }  # of a scene's tiles: a raster processor
 
     @property
     def is_unbuilt(self) -> bool:

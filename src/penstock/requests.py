@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from penstock.jobs import Webhook
+from penstock.jobs import Priority, Webhook
 from penstock.models import MAX_NAME_CHARS
 
 DAY_S = 86_400
@@ -47,7 +47,7 @@ class JobRequest(Incoming):
     #: Receiver of the job's events.
     webhook: WebhookRequest | None = None
     #: Priority over other jobs of the queue.
-    priority: Literal["low", "normal", "high"] = "normal"
+    priority: Priority = "normal"
     queue_ttl: Annotated[float, Field(gt=0, le=30 * DAY_S)] | None = Field(
         default=None, description="Seconds that the job may wait before it expires; checked once a second."
     )

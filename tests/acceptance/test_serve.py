@@ -13,14 +13,18 @@ import pytest
 from PIL import Image
 
 from penstock.client import Client
+from penstock.processors.geo.sample import write_sample
 from penstock.workers.engine.device_class import has_gpu
 from tests.support.polling import wait_for
 from tests.support.stack import free_port
 
 pytestmark = pytest.mark.slow
 THUMBS = '''
+from typing import Annotated
+
+import numpy as np
 import penstock
-from penstock import Image
+from penstock import Classes, Image, Scene
 
 @penstock.model
 def thumbnail(image: Image, size: int = 128) -> Image:
@@ -32,9 +36,20 @@ def on_gpu(text: str) -> str:
     return text
 
 @penstock.model
+def water(
+    tile: Annotated[np.ndarray, Scene(["green", "nir"], halo_px=0)]
+) -> Annotated[np.ndarray, Classes(["land", "water"])]:
+    return tile[0] > tile[1]
+
+@penstock.model
 def words(text: str) -> dict[str, int]:
     return {"words": len(text.split())}
 '''
+
+
+def _has_all(log: Path) -> bool:
+    """Return True if the log has the lines of each model that can run here."""
+    return log.read_text().count("curl ") == (4 if has_gpu() else 3)
 
 
 def test_a_file_becomes_a_service_by_one_command(tmp_path: Path) -> None:
@@ -46,7 +61,7 @@ def test_a_file_becomes_a_service_by_one_command(tmp_path: Path) -> None:
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     try:
-        wait_for(lambda: "curl" in log.read_text() or process.poll() is not None, "no lines to paste", timeout_s=120)
+        wait_for(lambda: process.poll() is not None or _has_all(log), "no lines to paste", timeout_s=120)
         said = log.read_text()
         if not has_gpu():
             assert "on_gpu: On gpu\n  cannot run here: it needs a GPU" in said
@@ -54,6 +69,10 @@ def test_a_file_becomes_a_service_by_one_command(tmp_path: Path) -> None:
         with Client(f"http://127.0.0.1:{port}", patience_s=60) as client:
             job = client.wait(client.submit("words", {"text": "three short words"}).id)
             assert job.raw["output"]["json"] == {"words": 3}
+            assert f"penstock submit water FILE --wait --url http://127.0.0.1:{port}" in said
+            write_sample(tmp_path / "scene.tif", size_px=200)
+            classes = client.run("water", scene=str(tmp_path / "scene.tif")).data["classes"]
+            assert [one["name"] for one in classes] == ["land", "water"]
             small = client.run("thumbnail", image=str(tmp_path / "photo.png"), size=20)
             with Image.open(small["image.png"]) as image:
                 assert image.size == (20, 20)

@@ -64,6 +64,8 @@ def test_serve_your_function(shell: Shell) -> None:
     with Image.open(shell.folder / "small" / "image.png") as image:
         assert image.size == (64, 64)
     assert (shell.folder / "years" / "years.csv").read_text() == "0\n1\n2"
+    classes = json.loads((shell.folder / "water" / "stats.json").read_text())["classes"]
+    assert [(one["name"], one["percent"] > 10) for one in classes] == [("land", True), ("water", True)]
 
 
 def test_rank_and_classify_texts(shell: Shell) -> None:

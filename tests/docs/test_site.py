@@ -153,7 +153,7 @@ def _commands(name: str, command: object) -> Iterator[str]:
 
 def test_every_method_of_the_client_and_every_answer_is_described(site: Site) -> None:
     below = site.page("reference/python.html").below
-    methods = [name for name in vars(client.Client) if not name.startswith("_")]
+    methods = [name for name in dir(client.Client) if not name.startswith("_")]
     assert len(methods) > 30
     for name in methods:
         assert len(below[f"penstock.client.Client.{name}"].split()) > 3

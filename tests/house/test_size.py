@@ -14,8 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("src", "api", "workers", "processors", "storage")
+#: Written by commands from other modules, which are counted: `make client`.
+GENERATED = ("src/penstock/client/synchronous",)
 #: Lines of code, at most, without blank lines, comments and docstrings (decision 113): raise it for a new feature only.
-MOST_LINES = 65_800
+#: Generated modules are left out.
+MOST_LINES = 65_830
 #: Lines of a module, at most, with everything in it.
 MOST_LINES_OF_A_MODULE = 450
 #: Modules directly in `src/penstock`, at most.
@@ -34,6 +37,11 @@ def modules() -> Iterator[Path]:
         yield from (path for path in (ROOT / room).rglob("*.py") if "node_modules" not in path.parts)
 
 
+def written() -> Iterator[Path]:
+    """Yield the modules that are not generated."""
+    yield from (path for path in modules() if str(path.parent.relative_to(ROOT)) not in GENERATED)
+
+
 def code_lines(path: Path) -> int:
     """Return the lines of a module that hold code."""
     with path.open("rb") as file:
@@ -49,7 +57,13 @@ def _docstring_lines(tree: ast.Module) -> Iterator[int]:
 
 
 def test_the_product_stays_small() -> None:
-    assert sum(map(code_lines, modules())) <= MOST_LINES
+    assert sum(map(code_lines, written())) <= MOST_LINES
+
+
+def test_what_is_not_counted_says_that_it_is_generated() -> None:
+    left = set(modules()) - set(written())
+    assert left
+    assert [path for path in left if "enerated from" not in path.read_text(encoding="utf-8").partition("\n")[0]] == []
 
 
 def test_each_module_stays_readable() -> None:
@@ -64,7 +78,7 @@ def test_the_kernel_stays_small() -> None:
 
 if __name__ == "__main__":
     rooms: Counter[str] = Counter()
-    for module in modules():
+    for module in written():
         parts = module.relative_to(ROOT).parts
         rooms["/".join(parts[: 3 if parts[0] == "src" else 2])] += code_lines(module)
     for room, lines in sorted(rooms.items()):

@@ -25,11 +25,13 @@ from penstock.jobs import Progress
 from penstock.local.library import Result
 from penstock.models import Limits
 from penstock.processors.base import Prompt
+from penstock.processors.functions.codecs import document
 from penstock.processors.video.reading import read_timeline
 from penstock.processors.video.writing import open_video_writer
 from penstock.workers.engine.base import Done
 from penstock.workers.engine.function.process import ModelProcess
 from penstock.workers.engine.function.runner import FunctionRunner, start_of
+from tests.support.pdf import write_pdf
 from tests.support.polling import wait_for
 
 FILE = Path(__file__).parents[1] / "support" / "functions" / "many.py"
@@ -150,6 +152,17 @@ def test_a_table_goes_in_and_out_with_its_first_rows_in_the_answer(engine: penst
     rows = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     assert result.data == {"columns": ["a", "b"], "count": 2, "rows": rows}
     assert parquet.read_table(result.artifacts["table.parquet"].path).to_pylist() == rows
+
+
+def test_a_document_goes_in_as_pages_and_out_as_pdf(tmp_path: Path) -> None:
+    path = write_pdf(tmp_path / "a.pdf", ["One page", "Another"])
+    with penstock.Engine(catalogue=[FILE], isolated=True) as engine:
+        result = engine.run("turned", document=path)
+        [first, _] = document.decode(result.artifacts["document.pdf"].path, {"dpi": 36}, Limits())["pages"]
+    assert result.data is not None
+    assert [page["text"].strip() for page in result.data["pages"]] == ["ONE PAGE", "ANOTHER"]
+    assert first["image"].shape == (72, 72, 3)
+    assert first["image"][10, 60, 0] > 200 > 50 > first["image"][10, 60, 1]  # the red half is on the other side now
 
 
 def test_a_tensor_and_a_type_of_ones_own_go_in_and_out(engine: penstock.Engine, tmp_path: Path) -> None:

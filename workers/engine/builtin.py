@@ -156,6 +156,18 @@ _CALL = IOSignature(
     prompt={"call": "object", "places": "list"}, optional={OTHERS: "array"},
     output={"value": "object", "places": "list"},
 )  # fmt: skip
+#: Functions of a scene's tiles, by processor.
+_TILED = {
+    "raster-segmentation": (IOSignature(prompt=_TILES, output=_MAPPED),),
+    "raster-regression": (IOSignature(prompt=_TILES, output={"values": "float32 (quantities, H, W)"}),),
+    "raster-embedding": (IOSignature(prompt=_TILES, output={"embedding": "float32 (dimensions)"}),),
+    "raster-detection": (
+        IOSignature(
+            prompt=_TILES,
+            output={"boxes": "float32 (objects, 4)", "scores": "float32 (objects)", "labels": "int64 (objects)"},
+        ),
+    ),
+}
 _FAKES = {
     "echo": (IOSignature(prompt={OTHERS: "any"}, output={OTHERS: SAME}),),
     "probability": (IOSignature(prompt={"pixels": "array (bands, H, W)"}, optional={OTHERS: "any"}, output=_MAPPED),),
@@ -223,6 +235,11 @@ def _of_torch(model: Model) -> Offers | None:
     return {"program": (described.signature,)}
 
 
+def _of_function(model: Model) -> Offers:
+    kind = model.processor if model.processor in _TILED else "function"
+    return {kind: _TILED.get(kind, (_CALL,))}
+
+
 DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DRAWN,)})
 FAKE = RunnerSpec(
     _load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,
@@ -232,7 +249,8 @@ FUNCTION = _spec(
     _function,
     expected_bytes=_function_bytes,
     loads_safely=True,
-    io_signatures={"function": (_CALL,)},
+    io_signatures={"function": (_CALL,), **_TILED},
+    io_signatures_of=_of_function,
     starts_program=lambda _model: True,
     with_environment=with_signature,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 #: Modules of codecs by name. `own` hands files over as they are, to a codec of the user's file.
 _MODULES = {
-    "audio": "audio", "file": "file", "image": "image", "own": "file", "table": "table",
+    "audio": "audio", "document": "document", "file": "file", "image": "image", "own": "file", "table": "table",
     "tensor": "tensor", "video": "video",
 }  # fmt: skip
 #: Codecs of answers that are JSON.

@@ -24,6 +24,7 @@ _EO = "https://stac-extensions.github.io/eo/v1.1.0/schema.json"
 #: Interval of a model, which is of no date, as the MLM extension recommends.
 _ANY_TIME = {"start_datetime": "1900-01-01T00:00:00Z", "end_datetime": "9999-12-31T23:59:59Z"}
 _FRAMEWORKS = {
+    "function": "Python",
     "lightgbm": "LightGBM",
     "onnx": "ONNX",
     "terratorch": "PyTorch",

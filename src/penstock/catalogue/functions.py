@@ -75,8 +75,11 @@ def with_function(
     options = {**function.options, "file": str(path), "arguments": arguments}
     reference = f"{path}:{name}" if ":" in (model.function or "") else model.function
     return model.model_copy(
-        update={**said, "title": model.title or function.title, "function": reference, "options": options}
-    )
+        update={
+            **said, "title": model.title or function.title, "function": reference, "processor": function.processor,
+            "options": options,
+        }
+    )  # fmt: skip
 
 
 def with_signature(model: Model, environments: Environments, build: bool) -> Model:
@@ -152,12 +155,13 @@ def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:
 def _record(
     path: Path, digest: str, signature: Mapping[str, Any], python: Path, dependencies: tuple[str, ...]
 ) -> Model:
+    raster = signature["raster"] or {"processor": FUNCTION, "options": {}}
     return Model(
         name=signature["name"],
         title=signature["title"],
         description=signature["description"],
         runner=FUNCTION,
-        processor=FUNCTION,
+        processor=raster["processor"],
         source=str(path),
         revision=digest[:12],
         sha256=digest,
@@ -170,5 +174,5 @@ def _record(
         execution_timeout_s=signature["timeout_s"],
         environment=None if python == Path(sys.executable) else str(python),
         dependencies=dependencies,
-        options={"signature": dict(signature)},
+        options={**raster["options"], "signature": dict(signature)},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from penstock.cli.options import (
     pairs,
 )
 from penstock.errors import with_places
+from penstock.jobs import Priority
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +54,7 @@ Files = Annotated[
 def submit(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or a media:// or s3:// reference to one.")],
     model: Annotated[str | None, typer.Option(help="Model of requests that name none: see `penstock models`.")] = None,
-    priority: Annotated[
-        Literal["low", "normal", "high"] | None, typer.Option(help="Priority of requests that name none [low].")
-    ] = None,
+    priority: Annotated[Priority | None, typer.Option(help="Priority of requests that name none [low].")] = None,
     ttl_s: Annotated[
         float | None, typer.Option("--ttl", metavar="SECONDS", help="Time after which unfinished jobs end [86400].")
     ] = None,

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +17,7 @@ from penstock.errors import with_places
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import Event, Job
+    from penstock.client.answers import Answer, Event, Job
     from penstock.views import View
 
 #: Width of tables outside terminals: every row is one line, for `grep` and similar tools.
@@ -33,15 +33,7 @@ out = Console(
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
-class Answer(Protocol):
-    """An answer of the service, with its document."""
-
-    @property
-    def raw(self) -> Mapping[str, Any]:
-        """The document."""
-
-
-AnswerT = TypeVar("AnswerT", bound=Answer)
+AnswerT = TypeVar("AnswerT", bound="Answer")
 
 
 def show_all(found: Sequence[AnswerT], as_json: bool, print_rows: Callable[[Sequence[AnswerT]], object]) -> None:

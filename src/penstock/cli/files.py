@@ -39,7 +39,7 @@ def upload(
     Large files are sent in parts. To continue an interrupted upload, run the same command again within a day.
     """
     from penstock.cli.progress import transfer
-    from penstock.client.protocol import file_size
+    from penstock.client.uploads import file_size
 
     rows = []
     for path in files:

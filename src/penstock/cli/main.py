@@ -8,7 +8,7 @@ from datetime import datetime
 from http import HTTPStatus
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,7 +68,7 @@ from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
 from penstock.cli.watch import watch
 from penstock.cli.webhooks import webhooks_app
-from penstock.jobs import Status
+from penstock.jobs import Priority, Status
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -159,7 +159,7 @@ def submit(
     ] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Address to notify when the job ends.")] = None,
     metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the job.")] = None,
-    priority: Annotated[Literal["low", "normal", "high"] | None, typer.Option(help="Priority over other jobs.")] = None,
+    priority: Annotated[Priority | None, typer.Option(help="Priority over other jobs.")] = None,
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Two submissions with the same key are one job.")
     ] = None,

@@ -60,8 +60,9 @@ def serve(
 
 
 def _slots(files: Iterable[Path]) -> int:
-    """Return the jobs at a time that fill the largest call of the files' models."""
-    return min(_MOST_SLOTS, max(model.max_batch for file in files for model in built_records(file)) + 1)
+    """Return the jobs at a time that fill the largest call of the files' models; one scene fills a call alone."""
+    models = [model for file in files for model in built_records(file)]
+    return min(_MOST_SLOTS, max(1 if model.options["signature"]["raster"] else model.max_batch for model in models) + 1)
 
 
 def _show_lines(address: str, files: Iterable[Path]) -> None:
@@ -116,7 +117,7 @@ def _example(part: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
     if part.get("type") == "object":
         return {name: _example(part["properties"][name], root) for name in part.get("required", ())}
     if part.get("type") == "array":
-        return [_example(part.get("items", {}), root)]
+        return [_example(part.get("items", {}), root)] * part.get("minItems", 1)
     number = part.get("minimum", part.get("maximum", 1))
     return {"integer": number, "number": number, "boolean": True}.get(part.get("type", ""), "TEXT")
 

@@ -46,12 +46,10 @@ if TYPE_CHECKING:
         Worker,
         WorkerLine,
     )
-    from penstock.client.async_client import AsyncClient
-    from penstock.client.batch_operations import BatchOptions
-    from penstock.client.protocol import JobFilters, JobOptions
+    from penstock.client.asynchronous.client import AsyncClient
+    from penstock.client.options import BatchOptions, EndpointOptions, JobFilters, JobOptions
     from penstock.client.results import JobFailed, Result
-    from penstock.client.sync_client import Client
-    from penstock.client.webhook_operations import EndpointOptions
+    from penstock.client.synchronous.client import Client
 
 __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
@@ -61,15 +59,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.
-_HOMES = (
-    "answers",
-    "protocol",
-    "batch_operations",
-    "webhook_operations",
-    "results",
-    "sync_client",
-    "async_client",
-)
+_HOMES = ("answers", "options", "results", "synchronous.client", "asynchronous.client")
 
 
 def __getattr__(name: str) -> object:

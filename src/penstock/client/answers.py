@@ -65,6 +65,13 @@ class PenstockAPIError(ClientError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer. `raw` is the service's whole answer, with the fields that this client does not know."""
+
+    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """A finished file of a job's result."""
 
@@ -74,6 +81,16 @@ class Artifact:
     sha256: str
     url: str = ""
     uri: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output(Answer):
+    """The output of a job, or the error where it has none."""
+
+    text: str | None = field(default=None, metadata=at("output.text"))
+    data: Mapping[str, Any] | None = field(default=None, metadata=at("output.json"))
+    artifacts: tuple[Artifact, ...] = ()
+    error: ErrorReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +116,8 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A job. `raw` is the service's whole answer."""
+class Job(Output):
+    """A job."""
 
     id: str
     model: str
@@ -116,18 +133,13 @@ class Job:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     input: Mapping[str, Any] = field(default_factory=dict)
-    text: str | None = field(default=None, metadata=at("output.text"))
-    data: Mapping[str, Any] | None = field(default=None, metadata=at("output.json"))
     #: Bytes of a large output as JSON; lists leave its text and data out, and `Client.job` returns them.
     output_bytes: int | None = None
-    artifacts: tuple[Artifact, ...] = ()
-    error: ErrorReport | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     delivery: str = "none"
     #: The latest attempts, oldest first; empty from a service that does not tell them.
     attempts: tuple[Attempt, ...] = ()
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
     #: The model, software, machine and inputs that made the result; None in lists and from an older service.
     provenance: Mapping[str, Any] | None = field(default=None, repr=False)
 
@@ -175,12 +187,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLog:
+class JobLog(Answer):
     """The lines of a job, the oldest first, and the number of those that were left out."""
 
     lines: tuple[Line, ...]
     cut: int = 0
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +211,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(Answer):
     """A model of the service's catalogue; `problem` is the reason why it is unusable, or None."""
 
     name: str
@@ -214,7 +225,6 @@ class ModelInfo:
     ready: bool = True
     #: The forms in which people read the JSON of its answers; empty from an older service.
     views: tuple[View, ...] = ()
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
     def __post_init__(self) -> None:
         if not self.title:
@@ -222,7 +232,7 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class Queue(Answer):
     """A queue's depth and speed."""
 
     name: str
@@ -240,11 +250,10 @@ class Queue:
     slots: int = 0
     #: Workers that the queue wants now.
     wanted_workers: int = 0
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class Worker(Answer):
     """A worker by its latest heartbeat."""
 
     id: str
@@ -256,7 +265,6 @@ class Worker:
     running: int = 0
     device: str = ""
     started_at: datetime
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
     @property
     def models(self) -> Mapping[str, int | None]:
@@ -288,7 +296,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookDelivery:
+class WebhookDelivery(Answer):
     """The delivery of one event to a receiver: `state` is `pending`, `delivered` or `failed`."""
 
     id: str
@@ -299,14 +307,13 @@ class WebhookDelivery:
     log: tuple[Try, ...] = ()
     #: Only of a pending delivery; None where unknown.
     next_attempt_at: datetime | None = None
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
     #: The event's job, and the endpoint of the delivery; each None where there is none.
     job: str | None = None
     endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookEndpoint:
+class WebhookEndpoint(Answer):
     """A URL that gets the events of all a tenant's jobs. `secret` is present only after its creation or rotation."""
 
     id: str
@@ -318,7 +325,6 @@ class WebhookEndpoint:
     disabled_reason: str | None = None
     created_at: datetime
     secret: str | None = field(default=None, repr=False)
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +344,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Answer):
     """A batch of requests. The parts of `counts` add up to its `total`."""
 
     id: str
@@ -352,7 +358,6 @@ class Batch:
     #: `results.jsonl` and `errors.jsonl`, once the batch is over.
     artifacts: tuple[Artifact, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
     @property
     def over(self) -> bool:
@@ -373,7 +378,7 @@ class BatchPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineOutcome:
+class LineOutcome(Output):
     """The outcome of a line of a batch. `error` is None for a success, `job_id` for a line that never became a job."""
 
     line: int
@@ -381,11 +386,6 @@ class LineOutcome:
     job_id: str | None = None
     #: `succeeded`, `failed`, `canceled`, `expired` or `invalid`.
     status: str
-    text: str | None = field(default=None, metadata=at("output.text"))
-    data: Mapping[str, Any] | None = field(default=None, metadata=at("output.json"))
-    artifacts: tuple[Artifact, ...] = ()
-    error: ErrorReport | None = None
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
     @property
     def succeeded(self) -> bool:
@@ -418,14 +418,13 @@ class UsageDay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageReport:
+class UsageReport(Answer):
     """Usage from the day `first` to the day `last`."""
 
     first: date = field(metadata=at("from"))
     last: date = field(metadata=at("to"))
     rows: tuple[UsageDay, ...] = ()
     total: UsageSums
-    raw: Mapping[str, Any] = field(repr=False, compare=False, metadata=at(""))
 
 
 def waits_because(model_problem: str | None) -> str:

@@ -1,20 +1,33 @@
-"""Partial downloads, and reading the local files of uploads."""
+"""Files of results in local folders: their names, partial downloads, and the notes beside them."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
-from typing import BinaryIO, Literal, Self
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Literal, Self
 
-from penstock.client.answers import ClientError, Corrupt
-from penstock.client.protocol import Save, Upload
+from penstock.client.answers import Artifact, ClientError, Corrupt, Job
+from penstock.client.options import OnBytes
 
 CHUNK_BYTES = 1 << 18
+#: Files that are written beside a job's artifacts.
+NOTES = ("manifest.json", "job.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """The file for an artifact, whose bytes must be the artifact's."""
+
+    path: Path
+    artifact: Artifact
+    on_bytes: OnBytes | None = None
 
 
 class PartialDownload:
@@ -51,9 +64,10 @@ class PartialDownload:
         return (self.size_bytes, self._sha256.hexdigest()) == (artifact.size_bytes, artifact.sha256)
 
     @property
-    def range(self) -> dict[str, str]:
-        """The header that requests the rest."""
-        return {"Range": f"bytes={self.size_bytes}-"} if self.size_bytes else {}
+    def headers(self) -> dict[str, str]:
+        """The headers that request the rest."""
+        range_ = {"Range": f"bytes={self.size_bytes}-"} if self.size_bytes else {}
+        return {"Accept-Encoding": "identity", **range_}  # a range counts stored bytes
 
     def begin(self, status: int) -> None:
         """Start over unless the service answered with the rest (206)."""
@@ -122,22 +136,6 @@ class PartialDownload:
         self._sha256, self.size_bytes = hashlib.sha256(), 0
 
 
-def chunks(upload: Upload) -> Iterator[bytes]:
-    """Yield the bytes of a file or of a part, and report progress."""
-    done = 0
-    with open_file(upload.path, "rb") as file:
-        if upload.mtime_ns not in (None, os.fstat(file.fileno()).st_mtime_ns):
-            raise ClientError(f"{upload.path} was changed while it was sent")
-        file.seek(upload.start)
-        while chunk := file.read(min(CHUNK_BYTES, upload.size_bytes - done)):
-            yield chunk
-            done += len(chunk)
-            if upload.on_bytes is not None:
-                upload.on_bytes(done, upload.size_bytes)
-    if done < upload.size_bytes:
-        raise ClientError(f"{upload.path} was changed while it was sent")
-
-
 def open_file(path: Path, mode: Literal["rb", "xb", "x+b", "a+b"]) -> BinaryIO:
     """Open a file; raise `ClientError` where that fails."""
     try:
@@ -168,3 +166,55 @@ def rename(partial: Path, path: Path) -> None:
         partial.replace(path)
     except OSError as error:
         raise ClientError(f"cannot save {path}: {error.strerror}") from error
+
+
+def select_artifacts(job: Job, names: Collection[str] | None) -> list[Artifact]:
+    """Return the artifacts of these names (or this one), all for None; a `ClientError` lists the known names."""
+    if names is None:
+        return list(job.artifacts)
+    names = {names} if isinstance(names, str) else set(names)
+    unknown = sorted(names - {artifact.name for artifact in job.artifacts})
+    if unknown:
+        known = ", ".join(artifact.name for artifact in job.artifacts) or "none"
+        raise ClientError(f"job {job.id} has no {', '.join(unknown)}; its artifacts: {known}")
+    return [artifact for artifact in job.artifacts if artifact.name in names]
+
+
+def places(artifacts: Iterable[Artifact], folder: Path) -> list[Path]:
+    """Return the path of each artifact in a folder, and make the folders that are missing.
+
+    Raises `ClientError` for a name that leads out of the folder, and where a folder has the name of a file.
+    """
+    paths = [artifact_path(folder, artifact.name) for artifact in artifacts]
+    for parent in {folder, *(path.parent for path in paths)}:
+        make_folder(parent)
+    for path in paths:
+        require_place(path)
+    return paths
+
+
+def artifact_path(folder: Path, name: str) -> Path:
+    """Return the path for an artifact; raise `ClientError` for a name that leads out of the folder."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\\" in name:
+        raise ClientError(f"the artifact {name!r} cannot be saved: its name leads out of the folder")
+    return folder.joinpath(*parts)
+
+
+def write_notes(job: Job, folder: Path) -> list[Path]:
+    """Write `manifest.json` and `job.json` beside a result and return their paths."""
+    for name, content in zip(NOTES, (manifest(job), dict(job.raw)), strict=True):
+        partial = folder / f".{name}.{uuid.uuid4().hex[:8]}.part"
+        with open_file(partial, "xb") as file:
+            file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+        rename(partial, folder / name)
+    return [folder / name for name in NOTES]
+
+
+def manifest(job: Job) -> Mapping[str, Any]:
+    """Return the content of `manifest.json` for a downloaded result."""
+    files = [
+        {"name": a.name, "content_type": a.content_type, "size_bytes": a.size_bytes, "sha256": a.sha256}
+        for a in job.artifacts
+    ]
+    return {"job": job.id, "model": job.model, "artifacts": files}

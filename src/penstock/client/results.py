@@ -15,12 +15,8 @@ from typing import Any
 
 from penstock.client.answer_text import answer_lines
 from penstock.client.answers import ClientError, Job
-from penstock.client.local_files import split_files
 from penstock.client.notebook import card, is_picture
-from penstock.client.operations import OnJob, Operations
-from penstock.client.protocol import Deadline, Flow, JobOptions, OnBytes
 from penstock.errors import with_places
-from penstock.jobs import Status
 from penstock.media_types import essence
 from penstock.output_kinds import opener_of
 from penstock.views import View, shown
@@ -190,20 +186,3 @@ def new_folder() -> Path:
     """Return a new folder that is deleted when the process ends."""
     _KEPT.append(tempfile.TemporaryDirectory(prefix="penstock-"))
     return Path(_KEPT[-1].name)
-
-
-def run(
-    do: Operations, model: str, document: Mapping[str, Any], folder: Path | None, deadline: Deadline,
-    on_job: OnJob | None, on_bytes: OnBytes | None, options: JobOptions,
-) -> Flow[Result]:  # fmt: skip
-    """Submit a job, wait for its end, save its files; raise `JobFailed` for a job without a result."""
-    found = yield from do.model(model)
-    schema = found.input_schema
-    value, files = split_files(document, schema)
-    job = yield from do.submit(model, value, files, on_bytes, options)
-    job = yield from do.wait(job.id, deadline, on_job)
-    if job.status is not Status.SUCCEEDED:
-        raise JobFailed(job)
-    place = folder or new_folder()
-    yield from do.download(job, place, on_bytes, None)
-    return Result(job, place, f"{do.service.rstrip('/')}/ui/#/job/{job.id}", found.views)

@@ -36,7 +36,8 @@ from typing import Any
 
 from penstock.functions import confinement, values
 from penstock.functions import declaration as d
-from penstock.functions.signature import Kind, Signature, Unservable, signatures
+from penstock.functions.kinds import Kind
+from penstock.functions.signature import Signature, Unservable, signatures
 from penstock.functions.wire import Closed, Wire, WireError
 
 #: The call whose code runs; None while the model is loaded, and in a call of several jobs.
@@ -137,10 +138,11 @@ class Process:
             if "items" in message["value"]:
                 self._done(call, self._batch(message["value"]))
                 return
-            answer = self._signature.function(*self._self, **self._arguments(message["value"]["arguments"]))
+            arguments = self._arguments(message["value"]["arguments"])
+            answer = self._signature.function(*self._self, **arguments)
             if self._signature.streams:
                 answer = self._drained(answer, call)
-            self._done(call, [self._given(answer)])
+            self._done(call, [self._given(answer, arguments)])
 
     def _done(self, call: int, answers: list[Any]) -> None:
         try:
@@ -160,6 +162,8 @@ class Process:
         if len(answers) != len(items):
             raise values.WrongAnswer(f"{len(answers)} answers for {len(items)} items: return one for each, in order")
         kind = self._signature.answers[""]
+        if self._signature.raster:
+            return [values.give_tile(kind, answer, item) for answer, item in zip(answers, items, strict=True)]
         if kind.codec == "json":
             kind = Kind(annotation=_inner(kind.annotation)[0])
         return [{"parts": {"": values.give(answer, kind)}} for answer in answers]
@@ -178,12 +182,13 @@ class Process:
     async def _answer_async(self, message: Mapping[str, Any]) -> None:
         call = message["id"]
         with self._told(call, single=True), _own_folder(enter=False):
-            answer = self._signature.function(*self._self, **self._arguments(message["value"]["arguments"]))
+            arguments = self._arguments(message["value"]["arguments"])
+            answer = self._signature.function(*self._self, **arguments)
             if self._async_stream:
                 answer = await self._drained_async(answer, call)
             else:
                 answer = await answer
-            self._done(call, [self._given(answer)])
+            self._done(call, [self._given(answer, arguments)])
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         kinds = self._signature.parameters
@@ -215,8 +220,10 @@ class Process:
         else:
             found.append(one)
 
-    def _given(self, answer: Any) -> dict[str, Any]:
+    def _given(self, answer: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         kinds = self._signature.answers
+        if self._signature.raster:
+            return values.give_tile(kinds[""], answer, *arguments.values())
         if "" not in kinds:
             parts = dict(enumerate(answer, 1)) if isinstance(answer, tuple) else vars_of(answer)
             named = {str(name): value for name, value in parts.items()}
@@ -284,11 +291,13 @@ def _said(error: BaseException, signature: Signature | None = None) -> dict[str,
     """Return an error as the worker reads it: its sentence, and file and line of the model's code."""
     here = str(Path(__file__).parent)
     frames = [
-        one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith((here, "<frozen"))
+        one
+        for one in traceback.extract_tb(error.__traceback__)
+        if not one.filename.startswith((here, "<frozen", "<string"))
     ]
     own = Path(inspect.getsourcefile(signature.function) or "").parent if signature else None
     ours = [one for one in frames if own is not None and Path(one.filename).parent == own] or frames
-    place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else signature.place if signature else ""
     return {
         "type": type(error).__name__,
         "detail": (str(error) or type(error).__name__) + _hint(error),

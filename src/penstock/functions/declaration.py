@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -131,6 +131,27 @@ class Video:
     frames: npt.NDArray[np.uint8] | Any = None
     #: Pictures in a second.
     fps: float = 1.0
+
+
+@dataclass(slots=True)
+class Page:
+    """A page of a document."""
+
+    #: Pillow's image, RGB; None in an answer of text alone.
+    image: Image | Any = None
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Document:
+    """The pages of a PDF, or an image as one page. `Document(dpi=150)` as an annotation has so many pixels in an inch.
+
+    A returned one is written as PDF of its images, and its texts stand in the answer.
+    """
+
+    pages: list[Page] = field(default_factory=list)
+    #: Pixels in an inch of the pages' images.
+    dpi: int = 150
 
 
 @dataclass(slots=True)

@@ -9,25 +9,18 @@ import sys
 import types
 import typing
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union
 
 from penstock.functions import declaration as d
+from penstock.functions import scenes
+from penstock.functions.kinds import Kind, codec_of, members, split
 
 #: Schema of a reference to a file of a job.
 _MEDIA = {"type": "string", "minLength": 1, "maxLength": 2048, "format": "media"}
-#: Codecs of types that other packages bring, by module and name.
-_FOREIGN: Mapping[tuple[str, str], str] = {
-    ("PIL", "Image"): "image", ("pyarrow", "Table"): "table", ("pandas", "DataFrame"): "table",
-    ("polars", "DataFrame"): "table", ("numpy", "ndarray"): "tensor",
-}  # fmt: skip
-_OURS: Mapping[type, str] = {
-    d.Image: "image", d.Audio: "audio", d.Video: "video", d.Table: "table", d.Tensor: "tensor",
-    d.File: "file", Path: "file", d.Labels: "labels", d.Boxes: "boxes", d.Vector: "vector",
-}  # fmt: skip
-#: Codecs of answers that are JSON: no parameter has them.
-_VIEWS = ("labels", "boxes", "vector")
+#: Codecs of answers: no parameter has them.
+_ANSWERS = ("labels", "boxes", "vector", "classes", "quantities")
 _PLAIN: Mapping[Any, Mapping[str, Any]] = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
     type(None): {"type": "null"}, Any: {}, list: {"type": "array"}, dict: {"type": "object"},
@@ -40,22 +33,6 @@ _STREAMS = (Iterator, Iterable, Generator, AsyncIterator)
 
 class Unservable(Exception):
     """A function that cannot be a model, with file, line and what to write instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The meaning of one annotation: the codec of a value, a list of them, or JSON."""
-
-    codec: str = "json"
-    is_list: bool = False
-    #: Options of the codec: a sample rate, pictures a second, the type of an array or table.
-    options: Mapping[str, Any] = field(default_factory=dict)
-    #: The annotation of JSON, by which values are made.
-    annotation: Any = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the kind as the service reads it."""
-        return {"codec": self.codec, "list": self.is_list, "options": dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +49,18 @@ class Signature:
     #: It yields.
     streams: bool
     schema: Mapping[str, Any]
+    #: The processor of its scenes and the options of its record, if it takes tiles.
+    raster: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
         """The model's name."""
         return self.options.name or self.attribute.strip("_").lower()
+
+    @property
+    def place(self) -> str:
+        """File and line of the function."""
+        return _place(self.function)
 
     @property
     def batched(self) -> str | None:
@@ -98,6 +82,8 @@ class Signature:
             "streams": self.streams,
             "options": _options(self.target),
             "schema": dict(self.schema),
+            "raster": self.raster,
+            "place": self.place,
             **{name: getattr(self.options, name) for name in (
                 "gpu", "max_batch", "concurrency", "network", "secrets", "timeout_s", "memory_bytes", "queue", "cache",
             )},
@@ -143,7 +129,7 @@ def read_signature(attribute: str, target: Any) -> Signature:
             raise fail(f"the parameter `{name}` has no annotation: write `{name}: str`, for instance")
         reader = _Reader(name, fail, definitions)
         parameters[name] = reader.kind(hints[name])
-        if parameters[name].codec in _VIEWS:
+        if parameters[name].codec in _ANSWERS:
             raise fail(f"`{name}`: {said(hints[name])} is a type of answers: write `dict` or `list`")
         properties[name] = reader.schema(hints[name])
         if parameter.default is parameter.empty:
@@ -159,7 +145,7 @@ def read_signature(attribute: str, target: Any) -> Signature:
     }  # fmt: skip
     found = Signature(attribute, options, target, function, parameters, _answers(answer, fail), streams, schema)
     _check_batch(found, fail)
-    return found
+    return _with_raster(found, fail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +170,20 @@ class _Reader:
     def kind(self, annotation: Any) -> Kind:
         """Return the kind of an annotation."""
         base, extra = split(annotation)
-        if found := _codec(base, extra):
+        try:
+            return self._kind(annotation, base, extra)
+        except ValueError as error:  # words on scenes at another type
+            raise self.fail(f"`{self.name}`: {error}") from error
+
+    def _kind(self, annotation: Any, base: Any, extra: Sequence[Any]) -> Kind:
+        if found := codec_of(base, extra):
             return found
         if typing.get_origin(base) in (list, Sequence, tuple) and (inner := typing.get_args(base)):
-            item = _codec(*split(inner[0]))
+            item = codec_of(*split(inner[0]))
             if item is not None and (len(inner) == 1 or inner[1:] == (...,)):
                 return dataclasses.replace(item, is_list=True)
         others = [one for one in members(base) if one is not type(None)]
-        if len(others) == 1 and _codec(*split(others[0])) is not None:
+        if len(others) == 1 and codec_of(*split(others[0])) is not None:
             return self.kind(others[0])
         return Kind(annotation=annotation)
 
@@ -204,7 +196,7 @@ class _Reader:
         return found
 
     def _of(self, base: Any, extra: Sequence[Any]) -> dict[str, Any]:
-        if (known := _codec(base, extra)) and known.codec not in _VIEWS:
+        if (known := codec_of(base, extra)) and known.codec not in _ANSWERS:
             return {**_MEDIA, "x-codec": known.codec}
         if base in _PLAIN:
             return dict(_PLAIN[base])
@@ -290,34 +282,6 @@ def _build_member(union: Sequence[Any], value: Any) -> Any:
     return value
 
 
-def _codec(base: Any, extra: Sequence[Any]) -> Kind | None:
-    """Return the kind of an annotation that is a file of its own."""
-    if isinstance(base, d.Audio):
-        return Kind("audio", options={"rate": base.rate})
-    if isinstance(base, d.Video):
-        return Kind("video", options={"fps": base.fps})
-    if isinstance(base, types.ModuleType) and base.__name__ == "PIL.Image":
-        return Kind("image")
-    base = base if inspect.isclass(base) else typing.get_origin(base)
-    return _codec_of_class(base, extra) if inspect.isclass(base) else None
-
-
-def _codec_of_class(base: type, extra: Sequence[Any]) -> Kind | None:
-    if base in d.CODECS:
-        return Kind("own", options={"type": base.__name__}, annotation=base)
-    package = base.__module__.partition(".")[0]
-    found = _OURS.get(base) or _FOREIGN.get((package, base.__name__))
-    if found is None:
-        return None
-    if found == "tensor" and any(isinstance(one, d.Pixels) or one is d.Pixels for one in extra):
-        return Kind("image", options={"as": "numpy"})
-    if found == "table":
-        return Kind("table", options={"as": package if package in ("pandas", "polars") else "pyarrow"})
-    if found == "file":
-        return Kind("file", options={"as": "File" if base is d.File else "Path"})
-    return Kind(found)
-
-
 def _streamed(annotation: Any, fail: _Fail) -> tuple[bool, Any]:
     """Return True and what a generator yields, or False and the answer."""
     origin = typing.get_origin(annotation)
@@ -336,7 +300,7 @@ def _streamed(annotation: Any, fail: _Fail) -> tuple[bool, Any]:
 def _answers(annotation: Any, fail: _Fail) -> dict[str, Kind]:
     """Return the kinds of an answer: one, or those of a dataclass or tuple that holds files."""
     base, _ = split(annotation)
-    if dataclasses.is_dataclass(base) and inspect.isclass(base) and _codec(base, ()) is None:
+    if dataclasses.is_dataclass(base) and inspect.isclass(base) and codec_of(base, ()) is None:
         hints = typing.get_type_hints(base, include_extras=True)
         rows = {one.name: _Reader(one.name, fail, {}).kind(hints[one.name]) for one in dataclasses.fields(base)}
         if any(kind.codec != "json" for kind in rows.values()):
@@ -351,6 +315,18 @@ def _answers(annotation: Any, fail: _Fail) -> dict[str, Kind]:
     if kind.codec == "json":
         reader.schema(annotation)  # refuses what is no JSON
     return {"": kind}
+
+
+def _with_raster(found: Signature, fail: _Fail) -> Signature:
+    """Return a function of a scene's tiles with its processor, options and schema; any other as it is."""
+    batched = found.batched is not None
+    try:
+        raster = scenes.raster_of(found.parameters, found.answers, streams=found.streams, batched=batched)
+    except ValueError as error:
+        raise fail(str(error)) from error
+    if raster is None:
+        return found
+    return dataclasses.replace(found, raster=raster, schema=scenes.schema_of(raster["options"]))
 
 
 def _check_batch(found: Signature, fail: _Fail) -> None:
@@ -372,25 +348,12 @@ def _check_batch(found: Signature, fail: _Fail) -> None:
 def _hints(function: Any, fail: _Fail) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
+    except (NameError, TypeError, ValueError) as error:
         raw = getattr(function, "__annotations__", {})
-        if not any(isinstance(one, d.Audio | d.Video | types.ModuleType) for one in raw.values()):
+        if not any(isinstance(one, d.Audio | d.Video | d.Document | types.ModuleType) for one in raw.values()):
             raise fail(f"an annotation cannot be read: {error}") from error
         hints = dict(raw)
     return hints
-
-
-def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return an annotation without `Annotated`, and what `Annotated` adds."""
-    if typing.get_origin(annotation) is typing.Annotated:
-        base, *extra = typing.get_args(annotation)
-        return base, tuple(extra)
-    return annotation, ()
-
-
-def members(base: Any) -> tuple[Any, ...]:
-    """Return the members of a union; none of anything else."""
-    return typing.get_args(base) if typing.get_origin(base) in (Union, types.UnionType) else ()
 
 
 def _bounds(bound: Any, schema: Mapping[str, Any]) -> dict[str, Any]:

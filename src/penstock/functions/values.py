@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.functions import declaration as d
-from penstock.functions.signature import Kind, build, members, said, split
+from penstock.functions.kinds import Kind, members, split
+from penstock.functions.scenes import output_of
+from penstock.functions.signature import build, said
 
 #: The folder of the call whose values are taken.
 FOLDER: contextvars.ContextVar[str | None] = contextvars.ContextVar("folder", default=None)
@@ -27,7 +29,8 @@ class WrongAnswer(Exception):
 #: Packages that values of a codec need in the model's environment, by the names of their modules.
 _PACKAGES = {
     "image": {"numpy": "numpy", "PIL": "pillow"}, "audio": {"numpy": "numpy"}, "video": {"numpy": "numpy"},
-    "tensor": {"numpy": "numpy"}, "table": {"pyarrow": "pyarrow"},
+    "tensor": {"numpy": "numpy"}, "scene": {"numpy": "numpy"},
+    "document": {"numpy": "numpy", "PIL": "pillow"}, "table": {"pyarrow": "pyarrow"},
 }  # fmt: skip
 
 
@@ -65,6 +68,15 @@ def give(value: Any, kind: Kind | None = None) -> dict[str, Any]:
         return {"codec": codec, "value": _GIVE[codec](value)}
     except (TypeError, ValueError, AttributeError, OSError) as error:
         raise WrongAnswer(f"it answered {type(value).__name__}, and its annotation says {codec}: {error}") from error
+
+
+def give_tile(kind: Kind, answer: Any, tile: Any) -> dict[str, Any]:
+    """Return the arrays of the answer to a scene's tile; raise `WrongAnswer`."""
+    try:
+        return output_of(kind.codec, kind.options, answer, tile)
+    except (TypeError, ValueError, KeyError) as error:
+        at = " x ".join(map(str, tile.shape))
+        raise WrongAnswer(f"its answer to a tile of {at} cannot be used: {error}") from error
 
 
 def fits(annotation: Any, value: Any) -> bool:
@@ -112,8 +124,8 @@ def plain(value: Any) -> Any:
 def _codec_of(value: Any) -> str:
     if type(value) in d.CODECS:
         return "own"
-    for kind, codec in ((d.Audio, "audio"), (d.Video, "video"), (d.File, "file"), (Path, "file"), (d.Labels, "labels"),
-                        (d.Boxes, "boxes"), (d.Vector, "vector")):  # fmt: skip
+    for kind, codec in ((d.Audio, "audio"), (d.Video, "video"), (d.Document, "document"), (d.File, "file"),
+                        (Path, "file"), (d.Labels, "labels"), (d.Boxes, "boxes"), (d.Vector, "vector")):  # fmt: skip
         if isinstance(value, kind):
             return codec
     package, name = type(value).__module__.partition(".")[0], type(value).__name__
@@ -141,6 +153,10 @@ def _audio(_kind: Kind, value: Mapping[str, Any]) -> d.Audio:
 
 def _video(_kind: Kind, value: Mapping[str, Any]) -> d.Video:
     return d.Video(value["frames"], value["fps"])
+
+
+def _document(kind: Kind, value: Mapping[str, Any]) -> d.Document:
+    return d.Document([d.Page(_image(kind, one["image"]), one["text"]) for one in value["pages"]], value["dpi"])
 
 
 def _table(kind: Kind, data: bytes) -> Any:
@@ -176,8 +192,8 @@ def _named(value: Mapping[str, Any]) -> Path:
 
 
 _TAKE: Mapping[str, Any] = {
-    "image": _image, "audio": _audio, "video": _video, "table": _table,
-    "tensor": lambda _kind, array: array, "file": _file, "own": _own_in,
+    "image": _image, "audio": _audio, "video": _video, "document": _document, "table": _table,
+    "tensor": lambda _kind, array: array, "scene": lambda _kind, array: array, "file": _file, "own": _own_in,
 }  # fmt: skip
 
 
@@ -209,6 +225,13 @@ def _frames(value: Any) -> dict[str, Any]:
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
         raise ValueError(f"a video's frames are uint8 (pictures, height, width, 3), not {frames.dtype} {frames.shape}")
     return {"frames": frames, "fps": float(value.fps)}
+
+
+def _pages(value: Any) -> dict[str, Any]:
+    pages = [{"image": None if one.image is None else _pixels(one.image), "text": str(one.text)} for one in value.pages]
+    if len({one["image"] is None for one in pages}) > 1:
+        raise ValueError("all pages of a document have images, or none has")
+    return {"pages": pages, "dpi": int(value.dpi)}
 
 
 def _arrow(value: Any) -> bytes:
@@ -268,6 +291,7 @@ def _vector(value: Any) -> list[float]:
 
 
 _GIVE: Mapping[str, Any] = {
-    "image": _pixels, "audio": _samples, "video": _frames, "table": _arrow, "tensor": _tensor, "file": _written,
+    "image": _pixels, "audio": _samples, "video": _frames, "document": _pages, "table": _arrow,
+    "tensor": _tensor, "file": _written,
     "labels": _labels, "boxes": _boxes, "vector": _vector,
 }  # fmt: skip

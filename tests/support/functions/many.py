@@ -18,7 +18,7 @@ import numpy as np
 from PIL import ImageOps
 
 import penstock
-from penstock import Audio, Boxes, File, Image, Labels, Pixels, Progress, Table, Tensor, Text, Vector, Video
+from penstock import Audio, Boxes, Document, File, Image, Labels, Pixels, Progress, Table, Tensor, Text, Vector, Video
 
 
 @dataclass
@@ -144,6 +144,14 @@ def backwards(video: Video(fps=2)) -> Video:  # type: ignore[valid-type]
 @penstock.model
 def grey(image: Annotated[np.ndarray, Pixels()]) -> Annotated[np.ndarray, Pixels()]:
     return np.repeat(image.mean(axis=2, keepdims=True), 3, 2).astype(np.uint8)
+
+
+@penstock.model
+def turned(document: Document(dpi=36)) -> Document:  # type: ignore[valid-type]
+    """Turn the pages of a document upside down, and their words."""
+    found: Document = document
+    pages = [penstock.Page(page.image.rotate(180), page.text.upper()) for page in found.pages]
+    return Document(pages, found.dpi)
 
 
 @penstock.model

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.client.answers import ClientError
-from penstock.client.local_files import files_beside, split_files, with_beside, with_media
+from penstock.client.local_files import files_beside, media_fields, split_files, with_beside, with_media
 from penstock.processors.geo.request import SegmentationRequest
 
 SCENES = SegmentationRequest.model_json_schema()
@@ -97,3 +97,23 @@ def test_the_mask_the_metadata_and_the_world_file_beside_a_local_file_are_sent_w
 def test_a_text_that_can_be_no_file_has_no_files_beside_it(text: str) -> None:
     assert files_beside(Path(text)) == []
     assert with_beside({"scene": text}, SCENES) == {"scene": text}
+
+
+def test_a_field_that_is_given_twice() -> None:
+    with pytest.raises(ClientError, match="twice"):
+        with_media({"scene": "media://a/b"}, "scene", "media://c/d")
+    assert with_media({"a": {"c": 1}}, "a.b", "media://c/d") == {"a": {"c": 1, "b": "media://c/d"}}
+
+
+def test_media_fields_are_found_behind_references_and_unions() -> None:
+    media = {"type": "string", "format": "media"}
+    schema = {
+        "properties": {
+            "scene": media,
+            "mask": {"anyOf": [media, {"type": "null"}]},
+            "images": {"type": "array", "items": {"$ref": "#/$defs/Image"}},
+            "outputs": {"type": "array", "items": {"type": "string"}},
+        },
+        "$defs": {"Image": media},
+    }
+    assert media_fields(schema) == {"scene": False, "mask": False, "images": True}

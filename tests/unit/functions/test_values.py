@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.functions.declaration import Boxes, Labels, Vector
-from penstock.functions.signature import Kind
+from penstock.functions.kinds import Kind
 from penstock.functions.values import WrongAnswer, fits, give, plain
 
 

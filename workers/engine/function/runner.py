@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.catalogue.functions import file_of
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
@@ -23,6 +23,7 @@ from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.device_class import require_device
 from penstock.workers.engine.function.driver import GRACE_S, LOOK_S, Driver
 from penstock.workers.engine.function.process import ModelProcess, interpreter_of
+from penstock.workers.engine.function.tile_calls import TileCalls
 from penstock.workers.engine.memory import process_bytes
 
 #: Seconds between two hand-overs of partial outputs.
@@ -67,6 +68,60 @@ class Call:
         return all(state.dropped for state in self.states)
 
 
+class Calls(Protocol):
+    """The form that prompts, answers and errors of calls have for a model's processor."""
+
+    #: True if what a call prints and yields before its end is handed over.
+    has_partials: bool
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Return a key that is equal for prompts that may share a call."""
+        ...
+
+    def value(self, prompt: Prompt) -> Mapping[str, Any]:
+        """Return the arguments of a call, and with batches its item."""
+        ...
+
+    def output(self, answer: Any, text: str, lines: Sequence[str]) -> Output:
+        """Return the output of an answer; an error of its fields breaks the protocol."""
+        ...
+
+    def failed(self, error: Mapping[str, Any], text: str, lines: Sequence[str]) -> Output | PenstockError:
+        """Return the error of a call: as an output for a processor that raises it, or to be raised here."""
+        ...
+
+
+class PlainCalls:
+    """The calls of the processor `function`, which has its own prompts and raises the errors of calls itself."""
+
+    has_partials = True
+
+    def __init__(self, signature: Mapping[str, Any]) -> None:
+        """Note if calls have several items."""
+        self._batched = signature["batched"] is not None
+
+    def bucket(self, prompt: Prompt) -> Hashable:
+        """Return the arguments that all items of a call share."""
+        if not self._batched:
+            return None
+        if any(place[0] == "arguments" for place in prompt.data[PLACES]):
+            return object()  # arrays are not compared: a call of its own
+        return json.dumps(prompt.data[CALL]["arguments"], sort_keys=True)
+
+    def value(self, prompt: Prompt) -> Mapping[str, Any]:
+        """Return what the processor took apart."""
+        found: Mapping[str, Any] = nested(prompt.data, CALL)
+        return found
+
+    def output(self, answer: Any, text: str, lines: Sequence[str]) -> Output:
+        """Return the answer with all text and lines."""
+        return Output(flat({"answer": answer, "text": text, "lines": lines}))
+
+    def failed(self, error: Mapping[str, Any], text: str, lines: Sequence[str]) -> Output:
+        """Return the error as an output."""
+        return Output(flat({"error": error, "text": text, "lines": lines}))
+
+
 class FunctionRunner(Driver):
     """A function's process as a runner whose prompts another process computes (`Elsewhere`)."""
 
@@ -76,6 +131,7 @@ class FunctionRunner(Driver):
         signature = model.options["signature"]
         self._told, self._on_gpu = 0.0, model.device == "cuda"
         self._batched = signature["batched"] is not None
+        self._calls: Calls = (TileCalls if signature["raster"] else PlainCalls)(signature)
         self._memory = signature["memory_bytes"]
         self.max_batch = model.max_batch
         self.memory_bytes = 0
@@ -89,16 +145,12 @@ class FunctionRunner(Driver):
     # The engine's side
 
     def bucket(self, prompt: Prompt) -> Hashable:
-        """Return the arguments that all items of a call share."""
-        if not self._batched:
-            return None
-        if any(place[0] == "arguments" for place in prompt.data[PLACES]):
-            return object()  # arrays are not compared: a call of its own
-        return json.dumps(prompt.data[CALL]["arguments"], sort_keys=True)
+        """Return a key that is equal for prompts that may share a call."""
+        return self._calls.bucket(prompt)
 
     def admit(self, prompt: Prompt) -> State:
         """Return the prompt's state."""
-        return State(nested(prompt.data, CALL))
+        return State(self._calls.value(prompt))
 
     @property
     def free(self) -> int:
@@ -195,7 +247,7 @@ class FunctionRunner(Driver):
         """Take a message of the process."""
         call = self._active.get(message.get("id") or 0)
         kind, value = message["kind"], message.get("value")
-        if kind == "lines" and (call is None or len(call.states) > 1):
+        if kind == "lines" and (call is None or len(call.states) > 1 or not self._calls.has_partials):
             process.log_lines(list(value or ()))
         elif call is None:
             return  # of a call that has ended
@@ -212,11 +264,11 @@ class FunctionRunner(Driver):
                     state.text += str(value)
                 elif kind == "progress" and message["total"] > 0:
                     state.done = min(1.0, max(state.done, message["done"] / message["total"]))
-                state.news = True
+                state.news = self._calls.has_partials
 
     def _answer(self, call: Call, answers: Sequence[Any]) -> None:
         for state, answer in zip(call.states, answers, strict=True):
-            state.output = Output(flat({"answer": answer, "text": state.text, "lines": state.lines}))
+            state.output = self._calls.output(answer, state.text, state.lines)
         self._finish(call)
 
     def _raised(self, call: Call, message: Mapping[str, Any]) -> None:
@@ -226,8 +278,12 @@ class FunctionRunner(Driver):
             return
         [state] = call.states
         error = {name: message[name] for name in ("type", "detail", "place", "trace", "invalid", "wrong_answer")}
-        state.output = Output(flat({"error": error, "text": state.text, "lines": state.lines}))
-        self._finish(call)
+        failed = self._calls.failed(error, state.text, state.lines)
+        if isinstance(failed, PenstockError):
+            self._fail(call, failed)
+        else:
+            state.output = failed
+            self._finish(call)
 
     def _again_alone(self, call: Call) -> None:
         with self._lock:

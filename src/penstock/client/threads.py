@@ -1,4 +1,4 @@
-"""The threads of the sync client. `async_runtime` has the same names for asyncio."""
+"""The part of the sync client that is done with threads. `tasks` has the same names for asyncio."""
 
 from __future__ import annotations
 
@@ -6,41 +6,46 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import httpx2
 
 from penstock.client.answers import Event
-from penstock.client.downloads import chunks
-from penstock.client.protocol import Flow, Together
-
-__all__ = ["Sleep", "blocking", "chunks", "cut_off", "follow", "sleep", "together"]
+from penstock.client.transfers import TransferStopped
 
 P = ParamSpec("P")
 T = TypeVar("T")
-sleep = time.sleep
-Sleep: TypeAlias = Callable[[float], object]
-#: Runs a flow: a client's method.
-Run: TypeAlias = Callable[[Flow[Any], Sleep], Any]
+#: A call without arguments.
+Call: TypeAlias = Callable[[], T]
+#: Waits for seconds, or until the event is set.
+Pause: TypeAlias = Callable[[float, threading.Event | None], None]
 
 
-def blocking(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Call a function that blocks."""
+def in_thread(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Call a function that blocks, in this thread."""
     return function(*args, **named)
 
 
-def together(run: Run, step: Together) -> list[Any]:
-    """Run flows in threads, at most `at_a_time` at once; a failure ends the others."""
-    with ThreadPoolExecutor(step.at_a_time, thread_name_prefix="penstock-transfer") as pool:
-        futures = [pool.submit(run, flow, step.stop.wait) for flow in step.flows]
+def pause(seconds: float, stop: threading.Event | None) -> None:
+    """Wait; raise `TransferStopped` as soon as `together` ends the call."""
+    if stop is None:
+        time.sleep(seconds)
+    elif stop.wait(seconds):
+        raise TransferStopped("another transfer failed")
+
+
+def together(calls: Sequence[Call[T]], at_a_time: int, stop: threading.Event) -> list[T]:
+    """Return the results of calls in threads, at most `at_a_time` at once; a failure ends the others."""
+    with ThreadPoolExecutor(at_a_time, thread_name_prefix="penstock-transfer") as pool:
+        futures = [pool.submit(call) for call in calls]
         try:
             for future in as_completed(futures):
                 future.result()
         except BaseException:
-            step.stop.set()
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [future.result() for future in futures]

@@ -1,4 +1,4 @@
-"""Mistakes of the client's callers raise at once, before any request."""
+"""The sync client: the checked-in modules are those of `make client`, and mistakes of its callers raise at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from infra.sync_client import TARGET, generated
 from penstock.client import Client, ClientError
-from penstock.client.local_files import with_media
-from penstock.client.operations import Operations
-from penstock.client.protocol import JobOptions, Request
 
 NOWHERE = "http://127.0.0.1:9"
+
+
+def test_the_sync_client_is_generated_from_the_async_one() -> None:
+    assert {path.name: path.read_text() for path in TARGET.glob("*.py")} == generated(), "run `make client`"
 
 
 @pytest.fixture
@@ -45,17 +47,3 @@ def test_an_id_that_is_none(client: Client, name: str) -> None:
 def test_a_key_that_no_header_carries(client: Client, key: str) -> None:
     with pytest.raises(ClientError, match="1 to 255 characters"):
         client.submit("m", idempotency_key=key)
-
-
-def test_the_options_of_the_caller_stay_as_they_are() -> None:
-    options: JobOptions = {"idempotency_key": "order-1"}
-    first = next(Operations(0).submit("m", {}, {}, None, options))
-    assert isinstance(first, Request)
-    assert first.headers["Idempotency-Key"] == "order-1"
-    assert options == {"idempotency_key": "order-1"}
-
-
-def test_a_field_that_is_given_twice() -> None:
-    with pytest.raises(ClientError, match="twice"):
-        with_media({"scene": "media://a/b"}, "scene", "media://c/d")
-    assert with_media({"a": {"c": 1}}, "a.b", "media://c/d") == {"a": {"c": 1, "b": "media://c/d"}}

@@ -1,0 +1,1 @@
+"""The sync client, generated from `penstock.client.asynchronous` by `make client`: change that one."""
