@@ -64,9 +64,10 @@ class Detector:
             return labels, scores, boxes * sides
         boxes, scores, of_each = self._read(data)
         kept = scores > threshold
-        boxes, scores, of_each = boxes[kept], np.asarray(scores[kept]), of_each[kept].astype(np.int64)
-        if not np.isfinite(boxes).all() or not np.isfinite(scores).all():
+        boxes, scores, of_each = boxes[kept], np.asarray(scores[kept]), of_each[kept]
+        if not all(np.isfinite(each).all() for each in (boxes, scores, of_each)):
             raise ProcessorFailed("The network answered boxes or scores that are no finite numbers.")
+        of_each = of_each.astype(np.int64)
         boxes = boxes * sides if self.box_unit == "shares" else boxes
         boxes = corners(boxes) if self.layout == "yolo" or self.box_format == "cxcywh" else boxes
         order = np.argsort(-scores, kind="stable")

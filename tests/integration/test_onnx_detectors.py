@@ -40,8 +40,12 @@ revision = "1"
 detector = "{detector}"
 labels = ["cat", "dog"]
 tile_px = 64
-bands = [{{}}, {{}}, {{}}]
-default_radiometry = [{{ dtypes = ["uint8"], scale = 0.00392156862745098 }}]
+bands = [
+    {{ name = "red", mean = 0.0, std = 255.0 }},
+    {{ name = "green", mean = 0.0, std = 255.0 }},
+    {{ name = "blue", mean = 0.0, std = 255.0 }},
+]
+default_radiometry = [{{ dtypes = ["uint8"], scale = 1.0 }}]
 onnx = {onnx}
 """
 
