@@ -30,7 +30,7 @@ from penstock.api.connection import while_connected
 from penstock.api.forms import FORM, FRAME_BYTES, path_of, read_form
 from penstock.api.idempotency import id_from
 from penstock.api.services import Services
-from penstock.client.field_texts import kinds, parse_value, put_text
+from penstock.client.field_texts import chosen, kinds, parse_value, put_text
 from penstock.client.file_fields import UsageProblem
 from penstock.client.local_files import shapes, takes_list
 from penstock.errors import InvalidRequest, Issue, MalformedBody, ObjectExists, PayloadTooLarge
@@ -192,6 +192,8 @@ def _read_text(text: str, part: Mapping[str, Any], root: Mapping[str, Any], name
     found = list(shapes(root, part))
     if any(shape.get("format") == "media" for shape in found) and not is_reference(text):
         raise UsageProblem(f"{name}: {text[:50]!r} is no reference, and a file needs its path (curl: -F {name}=@PATH)")
+    if picked := chosen(text, found):
+        return picked[0]
     types = {kind for shape in found for kind in kinds(shape)}
     if "string" in types:
         return text

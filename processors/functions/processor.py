@@ -185,8 +185,9 @@ def raised(error: Mapping[str, Any]) -> PenstockError:
     """Return a function's error as Penstock's; its place goes to the operator's log."""
     if error["invalid"]:
         return InvalidInput(str(error["detail"]))
-    said, trace = f"{error['type']}: {error['detail']}", f"\n{error['trace']}"
-    log.error("function.failed", error=said, place=error["place"], trace=trace)
+    trace = error["trace"] and f"\n{error['trace']}"
+    where = {name: value for name, value in (("place", error["place"]), ("trace", trace)) if value}
+    log.error("function.failed", error=f"{error['type']}: {error['detail']}", **where)
     if error["wrong_answer"]:
         return ProcessorFailed(f"the model failed: {error['detail']}")
     return ProcessorFailed(f"the model failed: its function raised {error['type']}")

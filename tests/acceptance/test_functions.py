@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
 
@@ -67,6 +68,19 @@ def test_a_function_has_its_own_help_and_takes_texts_that_begin_with_dashes(stac
     assert stack.cli("run", f"{FILE}:counted", "--", "--text", "-1").stdout == "--text -11\n"
     said = stack.cli("submit", "counted", "--wait", "--", "--text", "-1").stdout
     assert "--text -11" in said
+
+
+def test_choices_keep_their_type_in_forms_and_on_the_command_line(stack: Stack) -> None:
+    form = {"model": "taxed", "price": "105", "vat": "10", "whole": "on"}
+    with stack.client() as client:  # which waits until the service knows the model
+        assert client.run("taxed", price=100).data == {"answer": 120}
+    texts = {name: (None, text) for name, text in form.items()}
+    job = httpx2.post(f"{stack.url}/v1/jobs", files=texts, headers={"prefer": "wait=50"}, timeout=60)
+    assert job.status_code == 200, job.text
+    assert job.json()["input"] == {"price": 105, "vat": 10, "whole": True}, job.text
+    assert job.json()["output"]["json"] == {"answer": 116}, job.text
+    said = stack.cli("submit", "taxed", "--price", "105", "--vat", "10", "--whole", "--wait").stdout
+    assert said.endswith("\n116\n"), said
 
 
 def test_lines_of_a_call_of_one_job_are_its_log(stack: Stack) -> None:

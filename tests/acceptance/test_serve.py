@@ -81,6 +81,30 @@ def test_a_file_becomes_a_service_by_one_command(tmp_path: Path) -> None:
         process.wait(60)
 
 
+def test_a_changed_file_is_served_anew_once_it_can_be(tmp_path: Path) -> None:
+    code = "import penstock\n\n@penstock.model\ndef said(text: str) -> str:\n    return 'old ' + text\n"
+    file, log, port = tmp_path / "said.py", tmp_path / "serve.log", free_port()
+    file.write_text(code)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    command = [sys.executable, "-m", "penstock.cli", "serve", "said.py", "--reload", "--port", str(port)]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: "curl" in log.read_text() or process.poll() is not None, "no lines to paste", timeout_s=120)
+        with Client(f"http://127.0.0.1:{port}", patience_s=60) as client:
+            assert client.run("said", text="x").text == "old x"
+            file.write_text(f"{code}\ndef broken(:\n")
+            wait_for(lambda: "waiting for a better file" in log.read_text(), "the edit was not refused", timeout_s=120)
+            assert "SyntaxError" in log.read_text()
+            assert client.run("said", text="y").text == "old y"
+            file.write_text(code.replace("old", "renewed"))
+            wait_for(lambda: log.read_text().count("curl ") == 2, "it was not started anew", timeout_s=180)
+            assert client.run("said", text="z").text == "renewed z"
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
 def test_a_file_that_cannot_be_served_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text("import penstock\n\n@penstock.model\ndef f(a: set[int]) -> int:\n    return 1\n")
     command = [sys.executable, "-m", "penstock.cli", "serve", "wrong.py", "--port", "0"]

@@ -64,6 +64,7 @@ def test_serve_your_function(shell: Shell) -> None:
     with Image.open(shell.folder / "small" / "image.png") as image:
         assert image.size == (64, 64)
     assert (shell.folder / "years" / "years.csv").read_text() == "0\n1\n2"
+    assert (shell.folder / "twice" / "recipe.recipe").read_text() == "flour=400\nmilk=1"
     classes = json.loads((shell.folder / "water" / "stats.json").read_text())["classes"]
     assert [(one["name"], one["percent"] > 10) for one in classes] == [("land", True), ("water", True)]
 

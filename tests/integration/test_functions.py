@@ -17,7 +17,7 @@ from PIL import Image
 
 import penstock
 from penstock.catalogue.functions import function_records
-from penstock.errors import Canceled, InvalidInput, InvalidRequest, ModelUnavailable, ProcessorFailed
+from penstock.errors import Canceled, ConfigError, InvalidInput, InvalidRequest, ModelUnavailable, ProcessorFailed
 from penstock.functions.nested import CALL, flat, nested
 from penstock.functions.wire import Closed
 from penstock.intake.submissions import check_input
@@ -267,6 +267,7 @@ def test_an_error_of_the_code_is_the_models_and_its_place_is_the_operators(
         ("abort", "SIGABRT"),
         ("exit", "the exit status 3"),
         ("double free", "SIGABRT"),
+        ("sys.exit", "its function raised SystemExit"),
     ],
 )
 def test_a_crash_ends_the_job_with_its_signal_and_the_next_job_works(
@@ -309,16 +310,54 @@ def test_of_a_call_that_crashes_only_the_job_that_does_it_fails(engine: penstock
     assert ends == {at: {"answers": [len(words[at])]} for at in (0, 1, 3, 4, 5)}
 
 
-def test_there_is_no_network_but_the_named_hosts(engine: penstock.Engine) -> None:
+def test_there_is_no_network_but_the_named_hosts(engine: penstock.Engine, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(ProcessorFailed, match="PermissionError"):
             engine.run("reach", port=port)
+        with pytest.raises(ProcessorFailed, match="URLError"):
+            engine.run("fetch", port=port)
+        printed = capfd.readouterr()
+        assert "say `network=[...]` in its decorator" in printed.out + printed.err
         assert engine.run("reach_this_machine", port=port).text == "connected"
+
+
+def test_an_iterator_need_not_be_a_generator(engine: penstock.Engine) -> None:
+    assert engine.run("gathered", number=3).text == "0 1 2 "
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os\nos._exit(0)", "its import ended with the status 0"),
+        ("import penstock\ndef f(a: int -> str: ...", r"SyntaxError: .*\(file\.py:2\)$"),
+        ("import penstock\npenstock.model(max_batch=0)", r"ValueError: `max_batch` .*\(file\.py:2\)$"),
+        ("import penstock\n@penstock.model\ndef f(a: Imge) -> str: ...", r"NameError: .*\(file\.py:3\)$"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_with_its_line(tmp_path: Path, code: str, said: str) -> None:
+    path = tmp_path / "file.py"
+    path.write_text(code)
+    with pytest.raises(ConfigError, match=said):
+        function_records(path)
 
 
 def test_the_process_has_its_secrets_and_no_others(engine: penstock.Engine) -> None:
     assert engine.run("variables").data == {"GIVEN_SECRET": "given", "OTHER_SECRET": None, "PENSTOCK_SECRET": None}
+
+
+def test_a_secret_that_the_worker_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MISSING_KEY", raising=False)
+    path = tmp_path / "asks.py"
+    path.write_text(
+        "import os, penstock\n@penstock.model(secrets='MISSING_KEY')\ndef ask() -> str:\n"
+        "    return os.environ['MISSING_KEY']\n"
+    )
+    with penstock.Engine(catalogue=[path]) as engine:
+        with pytest.raises(ModelUnavailable, match=r"'ask' needs MISSING_KEY, .* in the environment of the worker"):
+            engine.run("ask")
+        monkeypatch.setenv("MISSING_KEY", "given")
+        assert engine.run("ask").text == "given"
 
 
 def test_a_file_is_read_without_the_variables_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,6 +415,7 @@ def test_lines_are_bounded(engine: penstock.Engine, capfd: pytest.CaptureFixture
     assert engine.run("chatty", lines=20_000).data == {"answer": 20_000}
     lines = [line for line in capfd.readouterr().out.splitlines() if line.isdigit() or line.startswith("(")]
     assert lines[:3] == ["0", "1", "2"]
+    assert lines[-1] == "(19000 more lines)"
     assert 900 < len(lines) <= 1001
 
 

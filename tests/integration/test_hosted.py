@@ -113,7 +113,7 @@ def pids(outputs: Sequence[Output]) -> set[int]:
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
-def test_prompts_and_outputs_cross_in_the_socket_and_in_lent_memory(engine: BatchingEngine, size: int) -> None:
+def test_small_and_large_prompts_and_outputs_cross(engine: BatchingEngine, size: int) -> None:
     outputs = run(engine, a_model(), *(prompt(value, size=size) for value in range(30)))
     assert [float(output.data["x"][0]) for output in outputs] == [2 * value for value in range(30)]
     assert all(output.data["x"].shape == (size,) for output in outputs)
@@ -163,14 +163,18 @@ def test_the_end_of_a_process_hurts_the_prompt_that_causes_it_and_no_other(
     assert not engine.lost
 
 
-def test_a_killed_process_fails_no_job_of_several(engine: BatchingEngine, jobs: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(("size", "count"), [(3, 400), (LARGE, 60)])
+def test_a_killed_process_fails_no_job_of_several(
+    engine: BatchingEngine, jobs: ThreadPoolExecutor, size: int, count: int
+) -> None:
+    """Large prompts are being sent when it ends."""
     model = a_model()
     [first] = run(engine, model, prompt(1))
-    going = [jobs.submit(run, engine, model, *(prompt(value) for value in range(400))) for _ in range(3)]
+    going = [jobs.submit(run, engine, model, *(prompt(value, size=size) for value in range(count))) for _ in range(3)]
     os.kill(first.data["pid"], signal.SIGKILL)
     for job in going:
         outputs = job.result(2 * WAIT_S)
-        assert [float(output.data["x"][0]) for output in outputs] == [2 * value for value in range(400)]
+        assert [float(output.data["x"][0]) for output in outputs] == [2 * value for value in range(count)]
 
 
 def test_a_batch_without_room_is_halved(engine: BatchingEngine, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import queue
 import signal
 import socket
 import stat
+import struct
 import sys
 import tempfile
 import threading
@@ -238,50 +239,37 @@ def send_garbage(_: ProbeRequest, __: ArtifactSink | None) -> None:
 
 
 def announce_too_much(_: ProbeRequest, __: ArtifactSink | None) -> None:
-    os.write(_conversation(), b"\x00" + b"\xff" * 12)
+    """Announce more bytes than a process may have on their way."""
+    os.write(_conversation(), struct.pack("<IQ", 100, 2**60))
     time.sleep(60)
 
 
-def lie_about_memory(_: ProbeRequest, __: ArtifactSink | None) -> None:
-    """Lend memory that is larger in words than in fact."""
-    _lend(_granted(4096))
+def lie_about_a_body(_: ProbeRequest, __: ArtifactSink | None) -> None:
+    """Send an array that is larger in words than in fact."""
+    _send([[["x"], "<f4", [2**20]]])
 
 
-def lend_twice(_: ProbeRequest, __: ArtifactSink | None) -> None:
-    """Lend the same memory while the reader uses it."""
-    _lend(_granted(2**22), 2)
+def fill_twice(_: ProbeRequest, __: ArtifactSink | None) -> None:
+    """Send two arrays for one place."""
+    _send([[["x"], "|u1", [64]], [["x"], "|u1", [64]]])
 
 
-def lend_what_is_not_there(_: ProbeRequest, __: ArtifactSink | None) -> None:
-    _lend(77)
+def fill_what_is_not_there(_: ProbeRequest, __: ArtifactSink | None) -> None:
+    """Send an array for no place."""
+    _send([[["y"], "|u1", [128]]])
 
 
 def send_a_descriptor(request: ProbeRequest, _: ArtifactSink | None) -> None:
-    """Send a file in place of memory."""
+    """Send a file beside a message."""
     with Path(request.folder or tempfile.gettempdir(), "file").open("w+b") as file:
-        file.truncate(2**22)
-        _lend(1, descriptors=[file.fileno()])
+        _send([[["x"], "|u1", [128]]], [file.fileno()])
 
 
-def _granted(size_bytes: int) -> int:
-    """Ask the worker for memory and return its number."""
+def _send(rows: list[Any], descriptors: Sequence[int] = ()) -> None:
+    """Send a message with 128 bytes of arrays."""
+    header = json.dumps({"kind": "prepared", "value": {"x": None}, "arrays": rows}).encode()
     with socket.socket(fileno=os.dup(_conversation())) as end:
-        end.sendall(b"\x03" + (2).to_bytes(4, "little") + size_bytes.to_bytes(8, "little") + b"[]")
-        prefix, descriptors, *_ = socket.recv_fds(end, 13, 1)
-        os.close(descriptors[0])
-        return int.from_bytes(prefix[5:], "little")
-
-
-def _lend(number: int, times: int = 1, descriptors: Sequence[int] = ()) -> None:
-    """Send a segment as 4 MiB of numbers."""
-    memory = json.dumps({"returned": [], "dropped": [], "lent": number})
-    header = json.dumps({"kind": "prepared", "plain": {}, "arrays": {"x": ["<f4", [2**20]]}})
-    lines = f"{memory}\n{header}".encode()
-    prefix = b"\x01" + len(lines).to_bytes(4, "little") + (2**22).to_bytes(8, "little")
-    with socket.socket(fileno=os.dup(_conversation())) as end:
-        for _ in range(times):
-            socket.send_fds(end, [prefix], list(descriptors))
-            end.sendall(lines)
+        socket.send_fds(end, [struct.pack("<IQ", len(header), 128), header, bytes(128)], list(descriptors))
     time.sleep(60)
 
 
@@ -387,10 +375,10 @@ DEEDS: dict[str, Callable[[ProbeRequest, ArtifactSink | None], object]] = {
     "decode_for_ever": decode_for_ever,
     "garbage": send_garbage,
     "too_much": announce_too_much,
-    "lie": lie_about_memory,
-    "nowhere": lend_what_is_not_there,
+    "lie": lie_about_a_body,
+    "nowhere": fill_what_is_not_there,
     "descriptor": send_a_descriptor,
-    "again": lend_twice,
+    "again": fill_twice,
     "tell": tell_of_itself,
     "fork": fork_a_sleeper,
     "fork_detached": partial(fork_a_sleeper, detached=True),

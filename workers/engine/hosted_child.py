@@ -52,7 +52,7 @@ class HostedProcess:
         try:
             while (message := self._wire.receive())["kind"] != "close":
                 self._take(message)
-                del message  # its memory can be lent again
+                del message  # else its arrays would live until the next one
             self._batches.put(None)
         except (Closed, WireError):
             os._exit(0)

@@ -18,8 +18,9 @@ from typing import Any
 import structlog
 
 from penstock.errors import MediaUnreadable, OutOfMemory, PenstockError, ProcessorFailed, ServiceError
+from penstock.functions.wire import Closed, Memory, Tick, Wire, WireError
 from penstock.workers.io import sandbox
-from penstock.workers.io.channel import Channel, Disconnected, Memory, Message, Tick
+from penstock.workers.io.ends import end_to_process
 from penstock.workers.job_log import LineMemory
 
 #: Seconds that the fork server has to import modules, and that a process has to fork or to end another.
@@ -66,7 +67,7 @@ class ForkServer:
         """Start the fork server in the environment of an interpreter; it gets ready in the background."""
         self._options = options
         ours, its = socket.socketpair()
-        self._asking = Asking(Channel(ours))
+        self._asking = Asking(end_to_process(ours))
         self._ready = threading.Lock()
         self._parts: frozenset[str] | None = None
         with its, os.fdopen(os.dup(2)) as log_file:
@@ -81,7 +82,7 @@ class ForkServer:
                 start_new_session=True,  # Ctrl-C in the terminal goes to the worker alone
             )
         threading.Thread(target=_relay, args=(self._process,), name="io-output", daemon=True).start()
-        self._asking.channel.send(
+        self._asking.wire.send(
             "configure",
             memory_bytes=options.memory_bytes,
             file_bytes=options.file_bytes,
@@ -109,7 +110,7 @@ class ForkServer:
         """The parts of the sandbox that this machine has. Waits until the fork server is ready."""
         with self._ready:
             if self._parts is None:
-                ready = self._asking.receive(START_S).header
+                ready = self._asking.receive(START_S)
                 self._parts = frozenset(ready["parts"])
                 missing = sandbox.missing(self._parts)
                 log.info("io.ready", pid=self.pid, network=ready.get("network"), missing=missing)
@@ -119,9 +120,9 @@ class ForkServer:
         """Return a new template of a model, given as JSON; raise `ServiceError` if none can be started."""
         parts = self.parts  # waits until the fork server is ready
         pid, end = self._asking.fork(START_S, processor=str(model.get("processor")))
-        template = Template(self._asking, pid, Channel(end), self._options.memory_bytes, parts)
-        with suppress(Disconnected):  # noticed by the first request
-            template.channel.send("model", model=dict(model))
+        template = Template(self._asking, pid, end_to_process(end), self._options.memory_bytes, parts)
+        with suppress(Closed):  # noticed by the first request
+            template.wire.send("model", model=dict(model))
         return template
 
     def preload(self, processor: str) -> None:
@@ -148,13 +149,13 @@ class ForkServer:
 class Asking:
     """The requests to a process that forks others: one at a time, from any thread."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
         #: True when the process no longer responds and must be replaced.
         self.lost = False
         self._lock = threading.Lock()
 
-    def receive(self, timeout_s: float) -> Message:
+    def receive(self, timeout_s: float) -> dict[str, Any]:
         """Return the next message; raise `ServiceError` if none arrives."""
         with self._lock:
             return self._receive(timeout_s)
@@ -164,7 +165,7 @@ class Asking:
         ours, its = socket.socketpair()
         try:
             with its:
-                return int(self._ask("fork", its.fileno(), timeout_s=timeout_s, **fields).header["pid"]), ours
+                return int(self._ask("fork", its.fileno(), timeout_s=timeout_s, **fields)["pid"]), ours
         except BaseException:
             ours.close()
             raise
@@ -175,7 +176,7 @@ class Asking:
         Returns the wait status, None if it is unknown, and True if the process had to be killed.
         """
         try:
-            answer = self._ask("end", pid=pid, grace_s=grace_s).header
+            answer = self._ask("end", pid=pid, grace_s=grace_s)
         except ServiceError:
             return None, False
         return answer["status"], answer["killed"]
@@ -191,25 +192,27 @@ class Asking:
     def close(self) -> None:
         """Shut the connection down, which ends the process."""
         self.lost = True
-        self.channel.shut()
+        self.wire.shut()
         with self._lock:
-            self.channel.close()
+            self.wire.close()
 
-    def _ask(self, kind: str, descriptor: int | None = None, *, timeout_s: float = ANSWER_S, **fields: Any) -> Message:
+    def _ask(
+        self, kind: str, descriptor: int | None = None, *, timeout_s: float = ANSWER_S, **fields: Any
+    ) -> dict[str, Any]:
         with self._lock:
             if self.lost:
                 raise ServiceError("the IO processes have ended")
             try:
-                self.channel.send(kind, descriptor=descriptor, tick=_until(ANSWER_S), **fields)
-            except (Disconnected, TimeoutError) as error:
+                self.wire.send(kind, descriptor=descriptor, tick=_until(ANSWER_S), **fields)
+            except (Closed, TimeoutError) as error:
                 self.lost = True
                 raise ServiceError("the IO processes have ended") from error
             return self._receive(timeout_s)
 
-    def _receive(self, timeout_s: float) -> Message:
+    def _receive(self, timeout_s: float) -> dict[str, Any]:
         try:
-            return self.channel.receive(tick=_until(timeout_s))
-        except (Disconnected, TimeoutError, ProcessorFailed) as error:
+            return self.wire.receive(tick=_until(timeout_s))
+        except (Closed, TimeoutError, WireError) as error:
             self.lost = True
             raise ServiceError("the IO processes have ended") from error
 
@@ -217,9 +220,9 @@ class Asking:
 class Forked:
     """A process that another one forked for this worker."""
 
-    def __init__(self, parent: Asking, pid: int, channel: Channel) -> None:
+    def __init__(self, parent: Asking, pid: int, wire: Wire) -> None:
         self.pid = pid
-        self.channel = channel
+        self.wire = wire
         #: The worker's reason to end it, if it has one.
         self.doom: str | None = None
         self._parent = parent
@@ -229,18 +232,18 @@ class Forked:
         self._lock, self._dying = threading.Lock(), threading.Lock()
 
     def end(self, grace_s: float = 0.0) -> tuple[int | None, bool]:
-        """End the process, if it lives; see `Asking.end`. Waiting receivers raise `Disconnected`."""
+        """End the process, if it lives; see `Asking.end`. Waiting receivers raise `Closed`."""
         with self._lock:
             if not self._ended:
                 self._ended = True
                 self._end = self._parent.end(self.pid, grace_s)
-                self.channel.shut()
+                self.wire.shut()
         return self._end
 
     def close(self) -> None:
         """End the process and free its resources here. The object must not be used afterwards."""
         self.end()
-        self.channel.close()
+        self.wire.close()
 
     def death(self, doing: str) -> PenstockError:
         """Return the cause of a process's unexpected end. If two threads call this, the first call's `doing` counts."""
@@ -276,15 +279,15 @@ class Forked:
 class Template(Forked):
     """A process that has loaded a model's processor and forks IO processes. Safe to use from many threads."""
 
-    def __init__(self, parent: Asking, pid: int, channel: Channel, memory_bytes: int, parts: frozenset[str]) -> None:
-        super().__init__(parent, pid, channel)
+    def __init__(self, parent: Asking, pid: int, wire: Wire, memory_bytes: int, parts: frozenset[str]) -> None:
+        super().__init__(parent, pid, wire)
         #: True where it has loaded the processor, so that its forks need not.
         self.loaded = False
         #: Time of the last fork.
         self.used_at = time.monotonic()
         self._memory_bytes = memory_bytes
         self._parts = parts
-        self._asking = Asking(channel)
+        self._asking = Asking(wire)
 
     @property
     def lost(self) -> bool:
@@ -307,7 +310,8 @@ class IOProcess(Forked):
     """One IO process, used by one job at a time."""
 
     def __init__(self, parent: Asking, pid: int, end: socket.socket, memory: Memory, parts: frozenset[str]) -> None:
-        super().__init__(parent, pid, Channel(end, memory))
+        super().__init__(parent, pid, end_to_process(end, memory))
+        #: The memory for what it sends, in all conversations.
         self.memory = memory
         #: The parts of the sandbox around it.
         self.parts = parts
@@ -333,7 +337,7 @@ class IOProcess(Forked):
     @property
     def alive(self) -> bool:
         """True while an idle process still waits. An idle process sends nothing, so anything readable is its end."""
-        return not self.ended and not self.channel.readable()
+        return not self.ended and not self.wire.readable()
 
     def line_memory(self) -> LineMemory | None:
         """Return memory for the lines of its next job; None if none can be made, and the job then has no lines."""
@@ -347,7 +351,6 @@ class IOProcess(Forked):
     def close(self) -> None:
         """End the process and free its resources here. The object must not be used afterwards."""
         super().close()
-        self.memory.close()
         self._drop_lines()
 
     def _drop_lines(self) -> None:

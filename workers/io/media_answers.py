@@ -13,15 +13,16 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import ProcessorFailed
-from penstock.workers.io.channel import Channel, Disconnected, Message
+from penstock.functions.wire import Closed, Wire, WireError
+from penstock.workers.io.ends import failure
 from penstock.workers.job_media import MediaRequests
 
 Range = tuple[int, int]
 
 
-def fill_asked(requests: MediaRequests, header: Mapping[str, Any]) -> Callable[[], None] | None:
+def fill_asked(requests: MediaRequests, message: Mapping[str, Any]) -> Callable[[], None] | None:
     """Return what a message asks for if it is a `fill`; None for others. Raises `ProcessorFailed` for bad ranges."""
-    match header:
+    match message:
         case {"kind": "fill", "reference": str(reference), "ranges": list(ranges), "later": bool(later)}:
             return partial(requests.fill, reference, _ranges(ranges), later=later)
         case _:
@@ -42,8 +43,8 @@ def _ranges(pairs: list[Any]) -> list[Range]:
 class MediaAnswers:
     """Answers a process in a thread, until it is closed or a fetch fails; `check` then raises the fetch's error."""
 
-    def __init__(self, channel: Channel, requests: MediaRequests) -> None:
-        self._channel = channel
+    def __init__(self, wire: Wire, requests: MediaRequests) -> None:
+        self._wire = wire
         self._requests = requests
         self._error: Exception | None = None
         #: True while the process may be waiting for bytes that come from elsewhere.
@@ -59,25 +60,25 @@ class MediaAnswers:
 
     def close(self) -> None:
         """Stop, and wait until a fetch in progress has ended: it writes to a file of the attempt."""
-        self._channel.shut()
+        self._wire.shut()
         self._thread.join()
-        self._channel.close()
+        self._wire.close()
 
     def _answer(self) -> None:
         try:
             while True:
-                self._answer_one(self._channel.receive())
-        except Disconnected:
+                self._answer_one(self._wire.receive())
+        except Closed:
             return
         except Exception as error:
-            self._error = error
-            self._channel.shut()  # nobody answers the process any more
+            self._error = failure(error) if isinstance(error, WireError) else error
+            self._wire.shut()  # nobody answers the process any more
 
-    def _answer_one(self, message: Message) -> None:
-        fill = fill_asked(self._requests, message.header)
+    def _answer_one(self, message: Mapping[str, Any]) -> None:
+        fill = fill_asked(self._requests, message)
         if fill is None:
             raise ProcessorFailed("the processor's process sent an invalid message instead of a request")
         self.fetching = True
         fill()
         self.fetching = False
-        self._channel.send("filled")
+        self._wire.send("filled")

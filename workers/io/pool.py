@@ -16,13 +16,14 @@ import structlog
 from pydantic import ValidationError
 
 from penstock.errors import Drained, Interruption, PenstockError, ProcessorFailed, ServiceError
+from penstock.functions.wire import TICK_S
 from penstock.models import CatalogueEntry, Model
 from penstock.processors.registry import OF_LIBRARIES, is_installed, unusable
 from penstock.workers.artifacts import Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
 from penstock.workers.io import sandbox
-from penstock.workers.io.channel import TICK_S, Channel, Message
+from penstock.workers.io.ends import end_to_process
 from penstock.workers.io.forks import ForkOptions, ForkServer, IOProcess, Template
 from penstock.workers.io.media_answers import MediaAnswers
 from penstock.workers.io.session import (
@@ -118,13 +119,13 @@ class IOPool:
                 process, limits, "job", held_media(work), descriptor=new, lines=lines is not None, **work_to_json(work)
             )
             if not process.loaded:
-                if receive(process, process.channel, limits, LOADING).kind != "loaded":
+                if receive(process, process.wire, limits, LOADING)["kind"] != "loaded":
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")
                 process.loaded = True
             prepared = receive_plan(process, limits, checkpoints, work.requests)
             prompts: RemotePrompts | OnlyPrompts | None = only_prompts(prepared)
             if prompts is None:
-                if prepared.header.get("fills") is True:
+                if prepared.get("fills") is True:
                     limits = conversation.enter_context(_answering(process, limits, work.requests))
                 prompts = conversation.enter_context(_conversation(process, limits))
             folder = work.folder if work.room else work.folder.resolve()
@@ -135,7 +136,7 @@ class IOPool:
         limits = WaitLimits(max(LOAD_S, model.io_timeout_s), lambda: None)
         answer = self._ask(model, "dummy", limits, folder=str(folder))
         try:
-            work = work_from_json(model, answer.header)
+            work = work_from_json(model, answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProcessorFailed("the processor's process sent an invalid message instead of a dummy") from error
         if not all(file.path.resolve().is_relative_to(folder.resolve()) for file in work.media.values()):
@@ -146,7 +147,7 @@ class IOPool:
         """Import the model's processor in a process; see `Processing.entry`."""
         try:
             answer = self._ask(model, "entry", WaitLimits(min(ENTRY_S, model.io_timeout_s), check))
-            entry = CatalogueEntry.model_validate(answer.header.get("entry"))
+            entry = CatalogueEntry.model_validate(answer.get("entry"))
         except Interruption:
             raise
         except PenstockError as error:
@@ -169,11 +170,11 @@ class IOPool:
         self._counter.join()
         for place in self._templates.values():
             if place.template is not None:
-                place.template.channel.close()
+                place.template.wire.close()
         for server in (self._server, *self._others.values()):
             server.close()
 
-    def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> Message:
+    def _ask(self, model: Model, kind: str, limits: WaitLimits, **fields: Any) -> dict[str, Any]:
         """Start a template for one request, which ends afterwards and counts as a process."""
         while not self._may_start():
             limits.check()
@@ -248,7 +249,7 @@ class IOPool:
         for now in (True, False):
             template = self._new_template(model)
             try:
-                threads = ask_template(template, limits, "load", now=now).header["threads"]
+                threads = ask_template(template, limits, "load", now=now)["threads"]
                 if threads == 1 or not now:
                     template.loaded = now
                     return template
@@ -392,7 +393,7 @@ class IOPool:
 def _answering(process: IOProcess, limits: WaitLimits, requests: MediaRequests) -> Iterator[WaitLimits]:
     """Answer requests for ranges on a separate socket during the block; yield the limits for waits in the block."""
     ours, its = socket.socketpair()
-    with closing(MediaAnswers(Channel(ours), requests)) as answers:
+    with closing(MediaAnswers(end_to_process(ours), requests)) as answers:
         with its:
             send_answer(process, limits, READING, "media", descriptor=its.fileno())
 
@@ -407,8 +408,7 @@ def _answering(process: IOProcess, limits: WaitLimits, requests: MediaRequests) 
 def _conversation(process: IOProcess, limits: WaitLimits) -> Iterator[RemotePrompts]:
     """Begin to draw the prompts of a job, on a socket of their own."""
     ours, its = socket.socketpair()
-    channel = Channel(ours, process.memory)
-    with closing(RemotePrompts(process, channel, limits)) as prompts:
+    with closing(RemotePrompts(process, end_to_process(ours, process.memory), limits)) as prompts:
         with its:
             send_answer(process, limits, READING, "prompts", descriptor=its.fileno())
         yield prompts

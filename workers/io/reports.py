@@ -7,6 +7,8 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import FetchFailed, InputError, Issue, ModelUnavailable, OutOfSpace, PenstockError, ProcessorFailed
+from penstock.functions.wire import Unsendable
+from penstock.workers.io.ends import failure
 
 _MAX_TEXT = 2000
 _MAX_ISSUES = 100
@@ -47,6 +49,8 @@ def _issue(data: Any) -> Issue | None:
 def _translated(error: BaseException, memory_bytes: int) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
+    if isinstance(error, Unsendable):
+        return failure(error)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return ProcessorFailed(
             f"the model's processor needs more memory for this input than the limit of {memory_bytes / 2**20:.0f} MiB "

@@ -11,19 +11,20 @@ import gc
 import importlib
 import os
 import signal
-import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import structlog
 
+from penstock.functions.wire import Closed, Wire
 from penstock.observation.log import configure, log_uncaught
 from penstock.processors.registry import GROUP, Registry
 from penstock.workers.io import sandbox, system_calls
-from penstock.workers.io.channel import Channel, Disconnected, Message
 from penstock.workers.io.children import Children
+from penstock.workers.io.ends import end_to_worker
 from penstock.workers.io.template import TemplateServer
 
 #: Modules that nearly every processor imports.
@@ -37,8 +38,8 @@ def main(descriptor: int, log_descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the worker decides when to end: it may have jobs to drain
     faulthandler.enable()  # a crash leaves the Python side of its stack in the log
-    worker = Channel(socket.socket(fileno=descriptor), patient=True)
-    config = worker.receive().header
+    worker = end_to_worker(descriptor)
+    config = worker.receive()
     log_file = os.fdopen(log_descriptor, "w", buffering=1)
     configure(config["log_level"], stream=log_file, as_text=config["log_text"])
     log_uncaught()
@@ -57,12 +58,12 @@ def main(descriptor: int, log_descriptor: int) -> None:
         sizes = int(config["memory_bytes"]), int(config["file_bytes"])
         template = TemplateServer(registry, *sizes, private, parts, bool(config["programs"]), log_descriptor)
         serve(worker, template, registry)
-    except Disconnected:
+    except Closed:
         return  # the worker has ended
 
 
-def serve(worker: Channel, template: TemplateServer, registry: Registry) -> None:
-    """Fork templates and report their ends, until `Disconnected`."""
+def serve(worker: Wire, template: TemplateServer, registry: Registry) -> None:
+    """Fork templates and report their ends, until `Closed`."""
     children = Children()
     try:
         while True:
@@ -72,11 +73,11 @@ def serve(worker: Channel, template: TemplateServer, registry: Registry) -> None
 
 
 def _answer(
-    worker: Channel, message: Message, children: Children, template: TemplateServer, registry: Registry
+    worker: Wire, message: Mapping[str, Any], children: Children, template: TemplateServer, registry: Registry
 ) -> None:
-    match message.kind, message.descriptor:
-        case "fork", int(descriptor):
-            preload(_own_module(registry, message.header["processor"]))
+    match message:
+        case {"kind": "fork", "descriptor": int(descriptor), "processor": str(processor)}:
+            preload(_own_module(registry, processor))
 
             def run() -> None:
                 worker.close()
@@ -84,15 +85,15 @@ def _answer(
 
             worker.send("forked", pid=children.fork(run))
             os.close(descriptor)
-        case "preload", _:
-            preload(_own_module(registry, message.header["processor"]))
+        case {"kind": "preload", "processor": str(processor)}:
+            preload(_own_module(registry, processor))
             worker.send("preloaded")
-        case "log", int(descriptor):
+        case {"kind": "log", "descriptor": int(descriptor)}:
             os.dup2(descriptor, template.log_descriptor)
             os.close(descriptor)
             worker.send("logs")
-        case "end", _:
-            status, killed = children.end(message.header["pid"], message.header["grace_s"])
+        case {"kind": "end", "pid": int(pid), "grace_s": int() | float() as grace_s}:
+            status, killed = children.end(pid, grace_s)
             worker.send("ended", status=status, killed=killed)
 
 

@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 import structlog
 
 from penstock.errors import Interruption, PenstockError, ProcessorFailed
+from penstock.functions.wire import Closed, Tick, Unsendable, Wire, WireError
 from penstock.processors.base import MAX_FINDING_CHARS, MAX_FINDINGS, Divisible, Output, Prompt, Value
 from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
 from penstock.workers.io import reports
-from penstock.workers.io.channel import Channel, Disconnected, Message, Tick
+from penstock.workers.io.ends import failure
 from penstock.workers.io.forks import IOProcess, Template
 from penstock.workers.io.media_answers import fill_asked
 from penstock.workers.job_media import MediaRequests
@@ -83,20 +84,24 @@ def send_request(
 ) -> None:  # fmt: skip
     """Send a process a request; its log lines carry the job's ids as the worker's own do."""
     try:
-        process.channel.send(kind, values, tick=limits.tick(), descriptor=descriptor, log=_log_ids(), **fields)
-    except Disconnected:
+        process.wire.send(kind, values, tick=limits.tick(), descriptor=descriptor, log=_log_ids(), **fields)
+    except Closed:
         raise process.death(LOADING) from None
+    except Unsendable as error:
+        raise failure(error) from error
 
 
-def ask_template(template: Template, limits: WaitLimits, kind: str, **fields: Any) -> Message:
+def ask_template(template: Template, limits: WaitLimits, kind: str, **fields: Any) -> dict[str, Any]:
     """Return a template's answer; raise the error that it reports, or the cause of its end."""
     try:
-        template.channel.send(kind, tick=limits.tick(), log=_log_ids(), **fields)
-        message = template.channel.receive(tick=limits.tick())
-    except Disconnected:
+        template.wire.send(kind, tick=limits.tick(), log=_log_ids(), **fields)
+        message = template.wire.receive(tick=limits.tick())
+    except Closed:
         raise template.death(LOADING) from None
-    if message.kind == "failed":
-        raise reports.from_json(message.header)
+    except WireError as error:
+        raise failure(error) from error
+    if message["kind"] == "failed":
+        raise reports.from_json(message)
     return message
 
 
@@ -104,35 +109,40 @@ def _log_ids() -> dict[str, str]:
     return {name: str(value) for name, value in structlog.contextvars.get_contextvars().items()}
 
 
-def receive(process: IOProcess, channel: Channel, limits: WaitLimits, doing: str) -> Message:
+def receive(process: IOProcess, wire: Wire, limits: WaitLimits, doing: str) -> dict[str, Any]:
     """Return the next message; raise the error that the process reports, or the cause of its end."""
     try:
-        message = channel.receive(tick=limits.tick())
-    except Disconnected:
+        message = wire.receive(tick=limits.tick())
+    except Closed:
         raise process.death(doing) from None
-    except ProcessorFailed:  # the process hangs or sends invalid messages: it may never finish
+    except ProcessorFailed:  # the process hangs: it may never finish
         process.end()
         raise
-    kind = message.kind
-    if channel is process.channel and kind in _FINAL_KINDS:
+    except WireError as error:
+        process.end()
+        raise failure(error) from error
+    kind = message["kind"]
+    if wire is process.wire and kind in _FINAL_KINDS:
         process.settling = True
     if kind == "failed":
-        raise reports.from_json(message.header)
+        raise reports.from_json(message)
     return message
 
 
-def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoints, requests: MediaRequests) -> Message:
+def receive_plan(
+    process: IOProcess, limits: WaitLimits, checkpoints: Checkpoints, requests: MediaRequests
+) -> dict[str, Any]:
     """Return the plan of the first half; answer the process's requests for checkpoints and media before."""
     while True:
-        message = receive(process, process.channel, limits, READING)
-        match message.kind, message.header:
-            case "checkpoints", {"prefix": str(prefix)}:
+        message = receive(process, process.wire, limits, READING)
+        match message:
+            case {"kind": "checkpoints", "prefix": str(prefix)}:
                 found = do_for_process(process, limits, lambda: checkpoints.found(prefix))
                 send_answer(process, limits, READING, "found", files={name: str(path) for name, path in found.items()})
-            case "fill", header if (fill := fill_asked(requests, header)) is not None:
+            case {"kind": "fill"} if (fill := fill_asked(requests, message)) is not None:
                 do_for_process(process, limits, fill)
                 send_answer(process, limits, READING, "filled")
-            case "fetch", {"reference": str(reference), "by_range": bool(by_range)}:
+            case {"kind": "fetch", "reference": str(reference), "by_range": bool(by_range)}:
                 fetch = partial(requests.fetch, reference, by_range=by_range)
                 file = do_for_process(process, limits, fetch)
                 path = str(file.path)
@@ -143,15 +153,15 @@ def receive_plan(process: IOProcess, limits: WaitLimits, checkpoints: Checkpoint
                 return message
 
 
-def only_prompts(prepared: Message) -> OnlyPrompts | None:
+def only_prompts(prepared: Mapping[str, Any]) -> OnlyPrompts | None:
     """Return the prompts of a job whose only one came with the plan; None for other jobs."""
-    match prepared.header.get("only"):
+    match prepared.get("only"):
         case None:
             return None
         case [None]:
             return OnlyPrompts([])
         case [int(cost)]:
-            return OnlyPrompts([Prompt(prepared.data, cost)])
+            return OnlyPrompts([Prompt(prepared["value"], cost)])
         case _:
             raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
 
@@ -192,21 +202,23 @@ def do_for_process(process: IOProcess, limits: WaitLimits, act: Callable[[], T])
     except Interruption:
         raise
     except PenstockError:
-        with suppress(Disconnected):  # the process has ended already
-            process.channel.send("stop", tick=limits.tick())
+        with suppress(Closed):  # the process has ended already
+            process.wire.send("stop", tick=limits.tick())
         process.settling = True  # the job failed, the process may be usable
         raise
 
 
 def send_answer(
-    process: IOProcess, limits: WaitLimits, doing: str, kind: str, data: Any = None, *,
+    process: IOProcess, limits: WaitLimits, doing: str, kind: str, values: Mapping[str, Value] | None = None, *,
     descriptor: int | None = None, **fields: Any,
 ) -> None:  # fmt: skip
     """Send an answer to a process; raise the cause if it has ended."""
     try:
-        process.channel.send(kind, data, tick=limits.tick(), descriptor=descriptor, **fields)
-    except Disconnected:
+        process.wire.send(kind, values, tick=limits.tick(), descriptor=descriptor, **fields)
+    except Closed:
         raise process.death(doing) from None
+    except Unsendable as error:
+        raise failure(error) from error
 
 
 def settle(process: IOProcess) -> None:
@@ -217,11 +229,12 @@ def settle(process: IOProcess) -> None:
         if time.monotonic() > ends:
             raise TimeoutError
 
-    with suppress(Disconnected, TimeoutError, ProcessorFailed):
-        while (message := process.channel.receive(tick=tick)).kind != "idle":
+    with suppress(Closed, TimeoutError, WireError):
+        while (message := process.wire.receive(tick=tick))["kind"] != "idle":
             pass  # sent before the process received the stop
-        process.grown_bytes = int(message.header["grown_bytes"])
-        process.idle = True
+        match message:
+            case {"grown_bytes": int(grown)}:
+                process.grown_bytes, process.idle = grown, True
 
 
 class OnlyPrompts:
@@ -244,9 +257,9 @@ class OnlyPrompts:
 class RemotePrompts:
     """The prompts of a job, made in its process on demand. One thread reads, any thread may close."""
 
-    def __init__(self, process: IOProcess, channel: Channel, limits: WaitLimits) -> None:
+    def __init__(self, process: IOProcess, wire: Wire, limits: WaitLimits) -> None:
         self._process = process
-        self._channel = channel
+        self._wire = wire
         self._limits = limits
         self._drawing = threading.Lock()
         #: True while a prompt that was asked for has not come.
@@ -271,19 +284,19 @@ class RemotePrompts:
     def close(self) -> None:
         """Read no more prompts."""
         self._closed = True
-        self._channel.shut()
+        self._wire.shut()
         with self._drawing:
-            self._channel.close()
+            self._wire.close()
 
     def _next(self) -> Prompt:
         self._ask()
-        message = receive(self._process, self._channel, self._limits, READING)
+        message = receive(self._process, self._wire, self._limits, READING)
         self._asked = False
-        match message.kind, message.header:
-            case "prompt", {"cost": int(cost)}:
+        match message:
+            case {"kind": "prompt", "cost": int(cost), "value": data}:
                 self._ask()  # the process makes the next prompt while the engine computes this one
-                return Prompt(message.data, cost)
-            case "end", _:
+                return Prompt(data, cost)
+            case {"kind": "end"}:
                 raise StopIteration
             case _:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of a prompt")
@@ -293,8 +306,8 @@ class RemotePrompts:
         if self._asked:
             return
         try:
-            self._channel.send("next", tick=self._limits.tick())
-        except Disconnected:
+            self._wire.send("next", tick=self._limits.tick())
+        except Closed:
             raise self._process.death(READING) from None
         self._asked = True
 
@@ -303,17 +316,17 @@ class RemoteSession:
     """A job whose first half is done, in its process: a `Session`."""
 
     def __init__(
-        self, process: IOProcess, prompts: RemotePrompts | OnlyPrompts, limits: WaitLimits, prepared: Message,
+        self, process: IOProcess, prompts: RemotePrompts | OnlyPrompts, limits: WaitLimits, prepared: Mapping[str, Any],
         sink: Sink, folder: Path, say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        match prepared.kind, prepared.header:
-            case "prepared", {
-                "count": int() | None as count, "cost": int(cost), "unit": str(unit), "done": int(done),
-                "steps": int(steps), "repeatable": bool(repeatable),
+        match prepared:
+            case {
+                "kind": "prepared", "count": int() | None as count, "cost": int(cost), "unit": str(unit),
+                "done": int(done), "steps": int(steps), "repeatable": bool(repeatable),
             }:  # fmt: skip
                 self.count, self.cost, self.unit, self.done = count, cost, unit[:_MAX_UNIT], done
                 self.repeatable, self.steps = repeatable, max(1, steps)
-                self.division = _division(prepared.header.get("division"))
+                self.division = _division(prepared.get("division"))
             case _:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
         self._process = process
@@ -333,20 +346,20 @@ class RemoteSession:
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Answer the process's requests until it sends a result."""
         while True:
-            message = receive(self._process, self._process.channel, self._limits, WRITING)
-            match message.kind, message.header:
-                case "next", _:
+            message = receive(self._process, self._process.wire, self._limits, WRITING)
+            match message:
+                case {"kind": "next"}:
                     self._answer(outputs)
-                case "say", {"text": str(text)}:
+                case {"kind": "say", "text": str(text)}:
                     self._say(text)
-                case "show", {"name": str(name), "picture": str(picture), "media_type": str(media_type)}:
+                case {"kind": "show", "name": str(name), "picture": str(picture), "media_type": str(media_type)}:
                     self._sink.show(name, _bytes(picture), media_type=media_type)
-                case "checkpoint", {"name": str(name), "path": str(path)}:
+                case {"kind": "checkpoint", "name": str(name), "path": str(path)}:
                     self._save(name, self._own_file(path))
-                case "artifact", {"name": str(name), "path": str(path), "media_type": str(media_type)}:
+                case {"kind": "artifact", "name": str(name), "path": str(path), "media_type": str(media_type)}:
                     self._add(name, path, media_type)
-                case "result", {"text": text, "data": data}:
-                    software = checked_software(message.header.get("software"))
+                case {"kind": "result", "text": text, "data": data}:
+                    software = checked_software(message.get("software"))
                     return Processed(checked_result(text, data), self._sink.files, software)
                 case _:
                     raise ProcessorFailed("the processor's process sent an invalid message instead of a result")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,15 @@ from typing import Any
 import structlog
 
 from penstock.errors import PenstockError
+from penstock.functions.wire import Closed, Wire
 from penstock.models import Model
 from penstock.processors.base import IOProcessor
 from penstock.processors.registry import Registry
 from penstock.workers.compatibility import checked_entry
 from penstock.workers.engine.runners import Runners
 from penstock.workers.io import reports, sandbox
-from penstock.workers.io.channel import Channel, Disconnected, Message
 from penstock.workers.io.children import Children
+from penstock.workers.io.ends import end_to_worker
 from penstock.workers.io.libraries import library_paths, model_paths, outermost, sparing
 from penstock.workers.io.sandbox import Confinement
 from penstock.workers.io.work_json import work_to_json
@@ -51,83 +51,83 @@ class TemplateServer:
     def serve(self, descriptor: int) -> None:
         """Answer the worker's requests about one model until it closes the connection."""
         sandbox.adopt()
-        channel, children = Channel(socket.socket(fileno=descriptor), patient=True), Children()
+        wire, children = end_to_worker(descriptor), Children()
         try:
-            model = Model.model_validate(channel.receive().header["model"])
-            _Serving(self, model, channel, children).serve()
-        except Disconnected:
+            model = Model.model_validate(wire.receive()["model"])
+            _Serving(self, model, wire, children).serve()
+        except Closed:
             children.end_all()
 
 
 class _Serving:
     """A template at work."""
 
-    def __init__(self, template: TemplateServer, model: Model, channel: Channel, children: Children) -> None:
+    def __init__(self, template: TemplateServer, model: Model, wire: Wire, children: Children) -> None:
         self._template = template
         self._model = model
-        self._channel = channel
+        self._wire = wire
         self._children = children
         self._processor: IOProcessor[Any, Any] | None = None
         self._reads: tuple[Path, ...] = ()
 
     def serve(self) -> None:
-        """Answer requests until `Disconnected`."""
+        """Answer requests until `Closed`."""
         while True:
-            message = self._channel.receive()
-            with structlog.contextvars.bound_contextvars(**message.header.get("log", {})):
+            message = self._wire.receive()
+            with structlog.contextvars.bound_contextvars(**message.get("log", {})):
                 self._answer(message)
 
-    def _answer(self, message: Message) -> None:
-        match message.kind, message.descriptor:
-            case "fork", int(descriptor):
-                self._channel.send("forked", pid=self._children.fork(self._io_process(descriptor, message)))
+    def _answer(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"kind": "fork", "descriptor": int(descriptor)}:
+                self._wire.send("forked", pid=self._children.fork(self._io_process(descriptor, message)))
                 os.close(descriptor)
-            case "end", _:
-                status, killed = self._children.end(message.header["pid"], message.header["grace_s"])
-                self._channel.send("ended", status=status, killed=killed)
-            case kind, _:
+            case {"kind": "end", "pid": int(pid), "grace_s": int() | float() as grace_s}:
+                status, killed = self._children.end(pid, grace_s)
+                self._wire.send("ended", status=status, killed=killed)
+            case {"kind": str(kind)}:
                 try:
                     self._do(kind, message)
-                except Disconnected:
+                except Closed:
                     raise
                 except BaseException as error:
                     if not isinstance(error, PenstockError):
                         log.exception("processor.failed")
-                    self._channel.send("failed", **reports.to_json(error, self._template.memory_bytes))
+                    self._wire.send("failed", **reports.to_json(error, self._template.memory_bytes))
 
-    def _do(self, kind: str, message: Message) -> None:
+    def _do(self, kind: str, message: Mapping[str, Any]) -> None:
         match kind:
             case "load":
-                if message.header["now"]:
+                if message["now"]:
                     self._loaded()
                 paths = outermost((*library_paths(), *model_paths(self._model.source)))
                 self._reads = sparing(paths, self._template.private)
                 gc.collect()
                 gc.freeze()
-                self._channel.send("loaded", threads=sandbox.threads())
+                self._wire.send("loaded", threads=sandbox.threads())
             case "entry":
                 sandbox.limit(self._template.memory_bytes)
                 entry = checked_entry(self._template.registry, Runners.installed(), self._model)
-                self._channel.send("entry", entry=entry.model_dump(mode="json"))
+                self._wire.send("entry", entry=entry.model_dump(mode="json"))
             case "dummy":
                 sandbox.limit(self._template.memory_bytes)
                 processor = self._template.registry.processor_for(self._model)
-                made = dummy_work(processor, self._model, Path(message.header["folder"]))
-                self._channel.send("dummy", **work_to_json(made))
+                made = dummy_work(processor, self._model, Path(message["folder"]))
+                self._wire.send("dummy", **work_to_json(made))
 
-    def _io_process(self, descriptor: int, message: Message) -> Callable[[], None]:
-        template, room = self._template, Path(message.header["room"])
+    def _io_process(self, descriptor: int, message: Mapping[str, Any]) -> Callable[[], None]:
+        template, room = self._template, Path(message["room"])
         confinement = Confinement(
             template.memory_bytes,
             template.file_bytes,
-            reads=(*sparing(self._reads, [room]), *map(Path, message.header["reads"])),
+            reads=(*sparing(self._reads, [room]), *map(Path, message["reads"])),
             writes=(room,),
             parts=template.parts,
             programs=template.programs,
         )
 
         def run() -> None:
-            self._channel.close()
+            self._wire.close()
             confinement.enter()
             loaded = self._processor is not None
             IOWorker(descriptor, self._model, self._loaded, template.memory_bytes, loaded=loaded).work()

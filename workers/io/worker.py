@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 import structlog
 
 from penstock.errors import PenstockError
+from penstock.functions.wire import Closed, Wire
 from penstock.intake.local_media import LocalMedia, safe_name
 from penstock.models import Model
 from penstock.observation.listening import hear_prints, listening
@@ -25,7 +25,7 @@ from penstock.processors.base import IOProcessor, Output, Prepared, Prompt
 from penstock.processors.decoding import enable
 from penstock.processors.notes import noting
 from penstock.workers.io import reports, sandbox
-from penstock.workers.io.channel import Channel, Disconnected, Memory, Message
+from penstock.workers.io.ends import end_to_worker
 from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
 from penstock.workers.processing import Files, checked_result, first_half, with_notes
@@ -52,10 +52,9 @@ class IOWorker:
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()  # without this all forks would draw the same numbers
         enable()
-        self._memory = Memory(memory_bytes)
-        self._channel = Channel(socket.socket(fileno=descriptor), self._memory, patient=True)
+        self._wire = end_to_worker(descriptor, memory_bytes)
         #: All open conversations, including the running job's.
-        self._conversations = {self._channel}
+        self._conversations = {self._wire}
         os.register_at_fork(after_in_child=self._hang_up)  # else an open socket in a child hides this process's end
         self._model = model
         self._load = load
@@ -69,15 +68,15 @@ class IOWorker:
         """Answer requests until the worker closes the connection."""
         try:
             while True:
-                message = self._channel.receive()
-                self._take_lines(message.descriptor)
-                lines = self._lines if message.header["lines"] else None
-                with structlog.contextvars.bound_contextvars(**message.header["log"]):
+                message = self._wire.receive()
+                self._take_lines(message["descriptor"])
+                lines = self._lines if message["lines"] else None
+                with structlog.contextvars.bound_contextvars(**message["log"]):
                     self._do_heard(message, lines)
                     del message  # else its arrays would live until the next job
                     # All lines are written by now: the worker reads them after this message.
-                    self._channel.send("idle", grown_bytes=self._grown_bytes())
-        except Disconnected:
+                    self._wire.send("idle", grown_bytes=self._grown_bytes())
+        except Closed:
             return
 
     def _take_lines(self, descriptor: int | None) -> None:
@@ -87,7 +86,7 @@ class IOWorker:
                 os.close(self._lines)
             self._lines = descriptor
 
-    def _do_heard(self, message: Message, lines: int | None) -> None:
+    def _do_heard(self, message: Mapping[str, Any], lines: int | None) -> None:
         """Answer a request as `_do`, and write this context's log lines and prints into the worker's memory as well."""
         hear_prints()
         with ExitStack() as afterwards:
@@ -97,27 +96,27 @@ class IOWorker:
 
     def _hang_up(self) -> None:
         """Close the conversations in a child that a processor forked: they belong to this process."""
-        for channel in self._conversations:
-            channel.close()
+        for wire in self._conversations:
+            wire.close()
 
-    def _do(self, message: Message) -> None:
+    def _do(self, message: Mapping[str, Any]) -> None:
         """Answer a request, then clean up: the worker shuts the prompts' socket only after it received the end."""
         notes: list[str] = []
         with ExitStack() as afterwards, noting(notes):
             try:
                 self._run(message, afterwards, notes)
-            except (Disconnected, JobStopped):
+            except (Closed, JobStopped):
                 return  # if the worker has ended, no further message arrives
             except BaseException as error:
-                self._report(self._channel, error)
+                self._report(self._wire, error)
 
-    def _run(self, message: Message, afterwards: ExitStack, notes: list[str]) -> None:
-        processor, work = self._load(), work_from_json(self._model, message.header, message.data)
+    def _run(self, message: Mapping[str, Any], afterwards: ExitStack, notes: list[str]) -> None:
+        processor, work = self._load(), work_from_json(self._model, message, message["value"])
         _keep_temporary_files_in(work.folder)
         if not self._loaded:
             self._loaded = True
-            self._channel.send("loaded")
-        media = RemoteMedia(self._channel)
+            self._wire.send("loaded")
+        media = RemoteMedia(self._wire)
         files = Files(work.media, self._found, media)
         prepared = first_half(processor, work, files)
         left = self._announce(prepared, early=not media.waits, fills=files.any_partial)
@@ -125,9 +124,9 @@ class IOWorker:
             if files.any_partial:
                 media.go_on(self._converse(afterwards))
             self._begin_to_feed(left, afterwards)
-        result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._channel, work.folder))
+        result = processor.post_process(self._outputs(), prepared.context, RemoteSink(self._wire, work.folder))
         result = checked_result(result.text, with_notes(result.data, notes))
-        self._channel.send("result", text=result.text, data=result.data, software=loaded_software())
+        self._wire.send("result", text=result.text, data=result.data, software=loaded_software())
 
     def _announce(self, prepared: Prepared[Any], *, early: bool, fills: bool) -> Iterator[Prompt] | None:
         """Send the plan of the first half; return the prompts, or None where the only one went with the plan.
@@ -144,9 +143,9 @@ class IOWorker:
             if len(first) < 2:
                 _close(prompts)
                 data, cost = (first[0].data, first[0].cost) if first else ({}, None)
-                self._channel.send("prepared", data, only=[cost], **plan)
+                self._wire.send("prepared", data, only=[cost], **plan)
                 return None
-        self._channel.send("prepared", **plan, fills=fills)
+        self._wire.send("prepared", **plan, fills=fills)
         return _again(first, prompts)
 
     def _begin_to_feed(self, made: Iterator[Prompt], afterwards: ExitStack) -> None:
@@ -157,60 +156,60 @@ class IOWorker:
         feeding.start()
         afterwards.callback(feeding.join)
 
-    def _converse(self, afterwards: ExitStack) -> Channel:
+    def _converse(self, afterwards: ExitStack) -> Wire:
         """Return the socket of a further conversation, which the worker sends now; it is closed `afterwards`."""
-        message = self._channel.receive()
-        if message.descriptor is None:
+        descriptor = self._wire.receive()["descriptor"]
+        if descriptor is None:
             raise JobStopped
-        channel = Channel(socket.socket(fileno=message.descriptor), self._memory, patient=True)
-        self._conversations.add(channel)
-        afterwards.callback(self._conversations.discard, channel)
-        afterwards.callback(channel.close)
-        return channel
+        wire = end_to_worker(descriptor, self._memory_bytes)
+        self._conversations.add(wire)
+        afterwards.callback(self._conversations.discard, wire)
+        afterwards.callback(wire.close)
+        return wire
 
-    def _feed(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
-        """Send a prompt for each request until the worker closes the channel."""
+    def _feed(self, wire: Wire, prompts: Iterator[Prompt]) -> None:
+        """Send a prompt for each request until the worker closes the connection."""
         try:
             while True:
-                channel.receive()
+                wire.receive()
                 try:
-                    self._send_next(channel, prompts)
-                except Disconnected:
+                    self._send_next(wire, prompts)
+                except Closed:
                     raise
                 except BaseException as error:
-                    self._report(channel, error)
-        except Disconnected:
+                    self._report(wire, error)
+        except Closed:
             _close(prompts)
 
-    def _send_next(self, channel: Channel, prompts: Iterator[Prompt]) -> None:
+    def _send_next(self, wire: Wire, prompts: Iterator[Prompt]) -> None:
         prompt = next(prompts, None)
         if prompt is None:
-            channel.send("end")
+            wire.send("end")
         else:
-            channel.send("prompt", prompt.data, cost=prompt.cost)
+            wire.send("prompt", prompt.data, cost=prompt.cost)
 
     def _outputs(self) -> Iterator[Output]:
         while True:
-            self._channel.send("next")
-            message = self._channel.receive()
-            match message.kind:
-                case "output":
-                    yield Output(message.data, message.header["partial"])
-                case "end":
+            self._wire.send("next")
+            message = self._wire.receive()
+            match message:
+                case {"kind": "output", "value": data, "partial": partial}:
+                    yield Output(data, partial)
+                case {"kind": "end"}:
                     return
                 case _:
                     raise JobStopped
 
     def _found(self, prefix: str) -> Mapping[str, Path]:
-        files = ask(self._channel, "found", "checkpoints", prefix=prefix).header["files"]
+        files = ask(self._wire, "found", "checkpoints", prefix=prefix)["files"]
         return {name: Path(path) for name, path in files.items()}
 
-    def _report(self, channel: Channel, error: BaseException) -> None:
+    def _report(self, wire: Wire, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
             log.exception("processor.failed")
         elif error.__cause__ is not None:
             log.info("processor.rejected", code=error.code, detail=error.detail, exc_info=error.__cause__)
-        channel.send("failed", **reports.to_json(error, self._memory_bytes))
+        wire.send("failed", **reports.to_json(error, self._memory_bytes))
 
     def _grown_bytes(self) -> int:
         grown = sandbox.private_bytes() - self._fresh_bytes
@@ -223,21 +222,21 @@ class IOWorker:
 class RemoteMedia:
     """The requests of a job in an IO process for media: the worker fetches them. Safe to use from several threads."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Ask on the job's own channel, until `go_on`."""
-        self._channel = channel
+    def __init__(self, wire: Wire) -> None:
+        """Ask on the job's own connection, until `go_on`."""
+        self._wire = wire
         self._asking = threading.Lock()
         #: True if some ranges may come after the first half, so that no prompt can be drawn in it.
         self.waits = False
 
-    def go_on(self, channel: Channel) -> None:
-        """Ask for further ranges on a channel that carries nothing else."""
-        self._channel = channel
+    def go_on(self, wire: Wire) -> None:
+        """Ask for further ranges on a connection that carries nothing else."""
+        self._wire = wire
 
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
         """Have the worker fetch a file; only in the first half."""
         with self._asking:
-            answer = ask(self._channel, "fetched", "fetch", reference=reference, by_range=by_range).header
+            answer = ask(self._wire, "fetched", "fetch", reference=reference, by_range=by_range)
         return LocalMedia(Path(answer["path"]), answer["etag"], answer["partial"])
 
     def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool) -> None:
@@ -245,14 +244,14 @@ class RemoteMedia:
         self.waits |= later
         wanted = [list(each) for each in ranges]
         with self._asking:
-            ask(self._channel, "filled", "fill", reference=reference, ranges=wanted, later=later)
+            ask(self._wire, "filled", "fill", reference=reference, ranges=wanted, later=later)
 
 
 class RemoteSink:
     """The sink of a job in an IO process: files lie in the job's folder already, text and previews are sent."""
 
-    def __init__(self, channel: Channel, folder: Path) -> None:
-        self._channel = channel
+    def __init__(self, wire: Wire, folder: Path) -> None:
+        self._wire = wire
         self._folder = folder
 
     def path(self, name: str) -> Path:
@@ -261,20 +260,20 @@ class RemoteSink:
 
     def add(self, name: str, path: Path, *, media_type: str) -> None:
         """Report a finished file to the worker."""
-        self._channel.send("artifact", name=name, path=str(path), media_type=media_type)
+        self._wire.send("artifact", name=name, path=str(path), media_type=media_type)
 
     def say(self, text: str) -> None:
         """Stream a further part of the result's text."""
-        self._channel.send("say", text=text)
+        self._wire.send("say", text=text)
 
     def show(self, name: str, picture: bytes, *, media_type: str) -> None:
         """Show an image of an unfinished artifact."""
         said = base64.b64encode(picture).decode()
-        self._channel.send("show", name=name, picture=said, media_type=media_type)
+        self._wire.send("show", name=name, picture=said, media_type=media_type)
 
     def checkpoint(self, name: str, path: Path) -> None:
         """Have the worker save a file as a checkpoint."""
-        ask(self._channel, "saved", "checkpoint", name=name, path=str(path))
+        ask(self._wire, "saved", "checkpoint", name=name, path=str(path))
 
 
 def _keep_temporary_files_in(folder: Path) -> None:
@@ -282,11 +281,11 @@ def _keep_temporary_files_in(folder: Path) -> None:
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
 
 
-def ask(channel: Channel, expected: str, kind: str, **fields: Any) -> Message:
+def ask(wire: Wire, expected: str, kind: str, **fields: Any) -> dict[str, Any]:
     """Send the worker a request about the job and return its answer; raise `JobStopped` if the job was stopped."""
-    channel.send(kind, **fields)
-    message = channel.receive()
-    if message.kind != expected:
+    wire.send(kind, **fields)
+    message = wire.receive()
+    if message["kind"] != expected:
         raise JobStopped
     return message
 

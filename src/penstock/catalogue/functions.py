@@ -19,6 +19,7 @@ from typing import Any
 from penstock.catalogue.environments import Environments
 from penstock.catalogue.script import Script, names_of, read_script
 from penstock.errors import ConfigError, ModelUnavailable
+from penstock.functions.checks import wrong_name
 from penstock.functions.confinement import environment_of
 from penstock.models import FUNCTION, Limits, Model
 
@@ -139,13 +140,16 @@ def _described(path: Path, digest: str, python: Path) -> str:  # noqa: ARG001  (
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{path} took more than {_IMPORT_S} s to be imported: move slow work to `load`") from None
-    if done.returncode:
+    described = done.stdout.rpartition("\n")[2]
+    if done.returncode or not described:
         said = done.stderr.strip() or f"its import ended with the status {done.returncode}"
         raise ConfigError(f"cannot read the models in {path}: {said}")
-    return done.stdout.rpartition("\n")[2]
+    return described
 
 
 def _unbuilt(path: Path, digest: str, name: str, script: Script) -> Model:
+    if wrong := wrong_name(name):
+        raise ConfigError(f"{path.name}: {wrong}")
     return Model(
         name=name, title=name, runner=FUNCTION, processor=FUNCTION, source=str(path), revision=digest[:12],
         sha256=digest, warm_up=False, dependencies=script.dependencies,

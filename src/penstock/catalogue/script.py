@@ -16,6 +16,7 @@ from penstock.errors import ConfigError
 
 #: The block, as PEP 723 defines it.
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_BEGIN = re.compile(r"(?m)^# /// script\s*$")
 #: The service's own package: the worker brings it into each environment.
 _OURS = re.compile(r"penstock\b(?![-_.])", re.IGNORECASE)
 
@@ -55,7 +56,12 @@ def read_script(path: Path) -> Script:
         raise ConfigError(f"cannot read the models in {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read the models in {path}: it is not UTF-8") from error
-    blocks = [found for found in _BLOCK.finditer(text.replace("\r\n", "\n")) if found["type"] == "script"]
+    text = text.replace("\r\n", "\n")
+    blocks = [found for found in _BLOCK.finditer(text) if found["type"] == "script"]
+    if not blocks and _BEGIN.search(text):
+        raise ConfigError(
+            f"{path}: the block `# /// script` has no end: begin its lines with `#`, and end it with `# ///`"
+        )
     if not blocks:
         return Script()
     if len(blocks) > 1:

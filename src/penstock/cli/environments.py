@@ -36,6 +36,18 @@ def built_records(file: Path, settings: Settings | None = None) -> list[Model]:
     return function_records(file, environments, build=True)
 
 
+def of_files(names: list[str], catalogue: list[Path]) -> tuple[list[str], list[Path]]:
+    """Return names with those of the models in place of Python files, and the catalogues with these files."""
+    found, catalogue = list[str](), list(catalogue)
+    for name in names:
+        if name.endswith(".py"):
+            found += [record.name for record in built_records(Path(name))]
+            catalogue.append(Path(name))
+        else:
+            found.append(name)
+    return found, catalogue
+
+
 def findings(settings: Settings) -> Iterator[Finding]:
     """Report the environment of each Python file and record of models: built, not built, broken, or used by none."""
     from penstock.catalogue.environments import Environments

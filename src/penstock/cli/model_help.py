@@ -85,7 +85,7 @@ def help_lines(command: str, title: str, description: str, schema: Mapping[str, 
     rows = {name.upper(): _said(schema, properties[name], name in required) for name in arguments}
     yield from _table("Arguments", rows)
     options = {
-        f"--{name.replace('_', '-')} {_word(schema, part)}": _said(schema, part, name in required)
+        _option(name.replace("_", "-"), _word(schema, part)): _said(schema, part, name in required)
         for name, part in properties.items()
         if name not in files
     }
@@ -93,6 +93,10 @@ def help_lines(command: str, title: str, description: str, schema: Mapping[str, 
     yield ""
     general = f"penstock {command.partition(' ')[0]} --help"
     yield f"`{general}` shows the options of the command: --out DIR, --json and others."
+
+
+def _option(name: str, word: str) -> str:
+    return f"--{name}, --no-{name}" if word == "true|false" else f"--{name} {word}"
 
 
 def _table(title: str, rows: Mapping[str, str]) -> Iterator[str]:
@@ -126,9 +130,10 @@ def _said(schema: Mapping[str, Any], part: Mapping[str, Any], is_required: bool)
     found = list(shapes(schema, part))
     parts = [str(part["description"])] if part.get("description") else []
     suffixes = [suffix for shape in (part, *found) for suffix in shape.get(SUFFIXES, ())]
+    of_media = any(shape.get("format") == "media" for shape in found)
     if suffixes:
-        parts.append(f"a file ({', '.join(dict.fromkeys(suffixes))})")
-    elif any(shape.get("format") == "media" for shape in found):
+        parts.append(f"{'a' if of_media else 'or a'} file ({', '.join(dict.fromkeys(suffixes))})")
+    elif of_media:
         parts.append("a file")
     bounded = [shape for shape in found if shape.get("format") != "media"]
     bounds = [text.format(shape[name]) for shape in bounded for name, text in _BOUNDS if name in shape]

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli.display import err, out, print_json, show_rows, table
-from penstock.cli.environments import build
+from penstock.cli.environments import build, of_files
 from penstock.cli.failures import problem
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Catalogues, Data, Owner, Url, connect
 from penstock.cli.promotion import promote
@@ -49,6 +49,9 @@ models_app.command(epilog=EPILOG)(tune)
 models_app.command(epilog=EPILOG)(promote)
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names or aliases [all].")]
+NamesOrFiles = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME|FILE.py...", help="Names, aliases, or Python files [all models].")
+]
 
 
 @models_app.command("list", epilog=EPILOG)
@@ -77,7 +80,7 @@ def list_models(
 
 @models_app.command(epilog=EPILOG)
 def check(
-    names: Names = None,
+    names: NamesOrFiles = None,
     warm_up: Annotated[
         bool, typer.Option("--warm-up", help="Also load each model and run a dummy request through it.")
     ] = False,
@@ -99,9 +102,12 @@ def check(
     and the share of labels that differ is shown. Exit code 1 if a model is broken.
     """
     from penstock.local.inspection import inspect
+    from penstock.observation.log import configure
 
+    configure("error", as_text=True)
+    names, catalogue = of_files(names or [], catalogue or [])
     with _engine(catalogue) as engine:
-        findings = list(inspect(engine, names or (), warm_up=warm_up or sample is not None, sample=_sample(sample)))
+        findings = list(inspect(engine, names, warm_up=warm_up or sample is not None, sample=_sample(sample)))
     if as_json:
         print_json([{**asdict(finding), "ok": finding.ok} for finding in findings])
     else:

@@ -31,7 +31,8 @@ def parse_params(pairs: Iterable[str], schema: Mapping[str, Any]) -> dict[str, A
 def take_options(arguments: Sequence[str], schema: Mapping[str, Any], *, plain: int = 0) -> tuple[list[str], list[str]]:
     """Split arguments into those without options, and `--name value` or `--name=value` as `name=value`.
 
-    The last `plain` arguments are no options. Raises `UsageProblem` for an option that is no field of the model.
+    A field that is true or false may stand alone, as `--name` or `--no-name`. The last `plain` arguments are no
+    options. Raises `UsageProblem` for an option that is no field of the model.
     """
     known_fields = fields(schema, schema)
     end = max(0, len(arguments) - plain)
@@ -43,6 +44,9 @@ def take_options(arguments: Sequence[str], schema: Mapping[str, Any], *, plain: 
             continue
         name, equals, value = word.removeprefix("--").partition("=")
         name = name.replace("-", "_")
+        if not equals and (switched := _switched(word, left, known_fields, schema)) is not None:
+            pairs.append(switched)
+            continue
         if word.startswith("---") or not word.startswith("--") or name not in known_fields:
             known = ", ".join(f"--{field.replace('_', '-')}" for field in known_fields) or "none"
             raise UsageProblem(
@@ -53,6 +57,19 @@ def take_options(arguments: Sequence[str], schema: Mapping[str, Any], *, plain: 
             raise UsageProblem(f"{word} needs a value")
         pairs.append(f"{name}={value if equals else left.pop(0)}")
     return [*rest, *arguments[end:]], pairs
+
+
+def _switched(
+    word: str, following: Sequence[str], known: Mapping[str, Mapping[str, Any]], root: Mapping[str, Any]
+) -> str | None:
+    """Return `name=true` for `--name`, and `name=false` for `--no-name`, of a field that is true or false."""
+    name = word.removeprefix("--").replace("-", "_")
+    other = name.removeprefix("no_")
+    for field, value in ((name, "true"), *([(other, "false")] if other != name and name not in known else [])):
+        is_boolean = field in known and any("boolean" in kinds(shape) for shape in shapes(root, known[field]))
+        if is_boolean and (value == "false" or not following or following[0] not in ("true", "false", "null")):
+            return f"{field}={value}"
+    return None
 
 
 def text_field(schema: Mapping[str, Any]) -> str | None:

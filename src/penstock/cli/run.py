@@ -114,6 +114,11 @@ def of_file(model: str, catalogue: list[Path]) -> tuple[str, list[Path]]:
     if not colon or not file.endswith(".py"):
         file, name = model, ""
     if not file.endswith(".py"):
+        if Path(model).is_file():
+            raise UsageProblem(
+                f"{model} is a file, and no model: write a function that loads it (docs/howto/own-networks.md), "
+                "or a record (docs/howto/serve-a-model.md)"
+            )
         return model, catalogue
     names = [record.name for record in built_records(Path(file))]
     if not name and len(names) > 1:

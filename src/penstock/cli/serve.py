@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +17,11 @@ import typer
 
 from penstock.cli.display import err, out
 from penstock.cli.environments import built_records
-from penstock.cli.options import INTERRUPTED, Data
+from penstock.cli.options import DEFAULT_URL, INTERRUPTED, Data
+from penstock.cli.params import text_field
 from penstock.cli.processes import Supervisor
+from penstock.client.file_fields import UsageProblem
+from penstock.errors import ConfigError, ModelUnavailable
 
 #: Seconds between two looks at the files.
 _LOOK_S = 0.5
@@ -43,6 +46,7 @@ def serve(
     from penstock.up.supervisor import up
 
     configure("warning")
+    check_names(files)
     if supervisor:
         end_with(supervisor)
     given = {"data": data, "host": host, "port": port}
@@ -69,37 +73,50 @@ def _show_lines(address: str, files: Iterable[Path]) -> None:
     """Print for each model how it is called."""
     from penstock.workers.engine.device_class import has_gpu
 
-    at = "" if address == "http://127.0.0.1:8080" else f" --url {address}"
     for file in files:
         for model in built_records(file):
-            schema = model.options["signature"]["schema"]
-            document = _example(schema, schema)
-            words = " ".join(_word(name, value, schema["properties"][name]) for name, value in document.items())
-            given = "".join(f", {name}={value!r}" for name, value in document.items())
             out.print(f"\n{model.name}: {model.title}")
             if model.device == "cuda" and not has_gpu():
                 out.print("  cannot run here: it needs a GPU (`gpu=True`), and this machine has none")
                 continue
-            for line in (
-                f"penstock submit {model.name} {words} --wait{at}",
-                f'penstock.client.Client("{address}").run("{model.name}"{given})',
-                _by_curl(address, model.name, document, schema),
-            ):
+            for line in lines_to_paste(address, model.name, model.options["signature"]["schema"]):
                 out.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _word(name: str, value: Any, part: Mapping[str, Any]) -> str:
+def lines_to_paste(address: str, name: str, schema: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the calls of a model by the command line, the Python client and curl, with values to be replaced."""
+    document, parts = _example(schema, schema), schema["properties"]
+    files = [field for field in document if _is_file(parts[field])]
+    alone = None if files else text_field(schema)
+    words = [_word(field, value, alone=field in (alone, *files)) for field, value in document.items()]
+    at = [] if address == DEFAULT_URL else ["--url", address]
+    given = "".join(f", {field}={value!r}" for field, value in document.items())
+    return (
+        " ".join(("penstock submit", name, *words, "--wait", *at)),
+        f'from penstock.client import Client; print(Client("{address}").run("{name}"{given}))',
+        _by_curl(address, name, document, files),
+    )
+
+
+def _word(field: str, value: Any, *, alone: bool) -> str:
     """Return a field as words of the command line."""
-    if _is_file(part) or (isinstance(value, str) and "enum" not in part):
-        return value[0] if isinstance(value, list) else str(value)
-    return f"--{name.replace('_', '-')} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
+    if alone:
+        return str(value[0] if isinstance(value, list) else value)
+    return f"--{field.replace('_', '-')} {shlex.quote(_text(value))}"
 
 
-def _by_curl(address: str, name: str, document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    files = {field for field in document if _is_file(schema["properties"][field])}
-    address_of = {field: ["https://..."] if isinstance(document[field], list) else "https://..." for field in files}
-    body = shlex.quote(json.dumps({"model": name, "input": {**document, **address_of}}))
-    return f"curl {address}/v1/jobs -H 'content-type: application/json' -H 'prefer: wait=30' -d {body}"
+def _by_curl(address: str, name: str, document: Mapping[str, Any], files: Collection[str]) -> str:
+    """Return a call by curl: a form where there are files, else JSON."""
+    to = f"curl {address}/v1/jobs -H 'prefer: wait=30'"
+    if not files:
+        body = shlex.quote(json.dumps({"model": name, "input": document}))
+        return f"{to} -H 'content-type: application/json' -d {body}"
+    fields = [f"{field}=@FILE" if field in files else f"{field}={_text(value)}" for field, value in document.items()]
+    return " ".join((to, f"-F model={name}", *(f"-F {shlex.quote(field)}" for field in fields)))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _is_file(part: Mapping[str, Any]) -> bool:
@@ -126,14 +143,11 @@ def _reloading(files: Sequence[Path]) -> int:
     """Serve in a process of its own, which is started anew when a file changes."""
     words = [word for word in sys.argv[1:] if word != "--reload"]
     command = [sys.executable, "-m", "penstock.cli", *words, "--supervisor", str(os.getpid())]
+    seen = _times(files)
     while True:
-        seen = _times(files)
         served = subprocess.Popen(command, start_new_session=True)
         try:
-            while served.poll() is None and _times(files) == seen:
-                time.sleep(_LOOK_S)
-            while served.poll() is not None and _times(files) == seen:
-                time.sleep(_LOOK_S)  # it could not start: it waits for a better file
+            seen = _after_change(files, seen)
             err.print("a file has changed: starting anew")
         except KeyboardInterrupt:
             return INTERRUPTED
@@ -141,6 +155,31 @@ def _reloading(files: Sequence[Path]) -> int:
             if served.poll() is None:
                 os.kill(served.pid, signal.SIGINT)
                 served.wait()
+
+
+def _after_change(files: Sequence[Path], seen: list[float]) -> list[float]:
+    """Wait until the files have changed and can be served, and return their times; say what keeps them from it."""
+    while True:
+        while (now := _times(files)) == seen:
+            time.sleep(_LOOK_S)
+        seen = now
+        try:
+            check_names(files)
+        except (ConfigError, ModelUnavailable, UsageProblem) as error:
+            err.print(f"penstock: {error}\nwaiting for a better file", markup=False, highlight=False)
+        else:
+            return seen
+
+
+def check_names(files: Iterable[Path]) -> None:
+    """Raise `UsageProblem` if two files have a model of one name; raise the error of a file that cannot be read."""
+    places = dict[str, Path]()
+    for file in files:
+        for model in built_records(file):
+            if places.setdefault(model.name, file) != file:
+                raise UsageProblem(
+                    f"{places[model.name]} and {file} both have a model {model.name!r}: give one of them a `name`"
+                )
 
 
 def _times(files: Sequence[Path]) -> list[float]:

@@ -42,6 +42,8 @@ def _lines(part: Shown) -> Iterator[str]:
         yield from _bars(items)
     elif form == "vectors":
         yield from map(_vector, items)
+    elif part.form == "rows" and len(items) == 1 and not isinstance(items[0], Mapping | list):
+        yield str(items[0]) if isinstance(items[0], str) else json.dumps(items[0], ensure_ascii=False)
     else:
         yield from _table([_row(item, number) for number, item in enumerate(items)])
     if len(part.items) > MAX_ITEMS:

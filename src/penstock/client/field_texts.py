@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from penstock.client.file_fields import UsageProblem
@@ -52,6 +52,8 @@ def kinds(shape: Mapping[str, Any]) -> list[str]:
 def parse_value(text: str, schema: Mapping[str, Any], root: Mapping[str, Any], name: str) -> Any:
     """Return the value of a text by the schema; raise `UsageProblem` if no type fits."""
     candidates = list(shapes(root, schema))
+    if picked := chosen(text, candidates):
+        return picked[0]
     found = {kind: shape for shape in reversed(candidates) for kind in kinds(shape)}
     for kind in _ORDER:
         if kind in found:
@@ -63,6 +65,16 @@ def parse_value(text: str, schema: Mapping[str, Any], root: Mapping[str, Any], n
         return _any(text)
     allowed = " or ".join(sorted(_CALLED[kind] for kind in found if kind != "null"))
     raise UsageProblem(f"{name}: {text!r} is not {allowed}")
+
+
+def chosen(text: str, candidates: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the choice of an `enum` or `const` that a text names, as `10` names the number 10; empty for none."""
+    choices = [one for shape in candidates for one in (*shape.get("enum", ()), *_const(shape))]
+    return [one for one in choices if text == (one if isinstance(one, str) else json.dumps(one))][:1]
+
+
+def _const(shape: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (shape["const"],) if "const" in shape else ()
 
 
 def _any(text: str) -> Any:

@@ -16,8 +16,9 @@ class UsageProblem(ClientError):
 def assign_files(
     files: Sequence[str], schema: Mapping[str, Any], taken: Iterable[str] = ()
 ) -> dict[str, str | list[str]]:
-    """Return the files of each media field: all files for a list field, else one per field in the schema's order.
+    """Return the files of each media field, in the schema's order; a field for a list takes those that are left over.
 
+    Beside a list only the required fields for one file take theirs. Fields of which none is required may have none.
     Fields in `taken` have a value already. Raises `UsageProblem` if the numbers do not match.
     """
     taken = set(taken)
@@ -28,14 +29,25 @@ def assign_files(
         required = [] if taken & {name for way in ways for name in way} else ways[0]
         fields = {name: many for name, many in fields.items() if name in ways[0]}
     lists = [name for name, many in fields.items() if many]
-    if len(fields) == 1 and lists:
-        if not files and lists[0] in required:
-            raise UsageProblem(f"the model needs at least one file ({lists[0]})")
-        return {lists[0]: list(files)} if files else {}
-    if len(files) > len(fields) or len(files) < len(required) or lists:
+    if not files and len(fields) == 1 and set(lists) & set(required):
+        raise UsageProblem(f"the model needs at least one file ({lists[0]})")
+    if len(files) < len(required) or (len(files) > len(fields) and not lists) or (files and len(lists) > 1):
         raise UsageProblem(_wrong_number(files, fields, required))
+    if lists and files:
+        return _around_a_list(files, [name for name in fields if name in required or name in lists], lists[0])
     order = sorted(fields, key=lambda name: name not in required)
     return dict(zip(order, files, strict=False))
+
+
+def _around_a_list(files: Sequence[str], order: Sequence[str], listed: str) -> dict[str, str | list[str]]:
+    """Return the files of the fields before a list, of the list, and of the fields after it."""
+    at = order.index(listed)
+    end = len(files) - (len(order) - at - 1)
+    found: dict[str, str | list[str]] = {
+        **dict(zip(order[:at], files, strict=False)),
+        **dict(zip(order[at + 1 :], files[end:], strict=True)),
+    }
+    return found | ({listed: list(files[at:end])} if files[at:end] else {})
 
 
 def media_ways(schema: Mapping[str, Any]) -> list[list[str]]:

@@ -38,14 +38,13 @@ from penstock.functions import confinement, values
 from penstock.functions import declaration as d
 from penstock.functions.kinds import Kind
 from penstock.functions.signature import Signature, Unservable, signatures
-from penstock.functions.wire import Closed, Wire, WireError
+from penstock.functions.wire import MAX_LINES, Closed, Wire, WireError
 
 #: The call whose code runs; None while the model is loaded, and in a call of several jobs.
 _CALL: contextvars.ContextVar[int | None] = contextvars.ContextVar("call", default=None)
 #: Set once, before the file is imported.
 _HAS_NETWORK = [True]
-#: Lines that one call may print; the rest is left out.
-MAX_LINES = 1000
+#: Characters of a line that a call prints; the rest is left out.
 MAX_LINE_CHARS = 4000
 
 
@@ -145,6 +144,7 @@ class Process:
             self._done(call, [self._given(answer, arguments)])
 
     def _done(self, call: int, answers: list[Any]) -> None:
+        self._lines.end(_CALL.get())  # before the answer, after which a call has no lines
         try:
             self._wire.send("done", answers, id=call)
         except TypeError as error:
@@ -195,14 +195,15 @@ class Process:
         return {name: values.take(kinds[name], value) for name, value in given.items()}
 
     def _drained(self, stream: Iterator[Any], call: int) -> Any:
-        found = list[Any]()
+        found, stream = list[Any](), iter(stream)
         while True:
             try:
                 one = next(stream)
             except StopIteration as end:
                 return end.value if end.value is not None else found
             if call in self._canceled:
-                stream.close()  # type: ignore[attr-defined]  # a generator
+                if inspect.isgenerator(stream):
+                    stream.close()
                 raise InterruptedError("canceled")
             self._yielded(one, call, found)
 
@@ -245,11 +246,11 @@ class Process:
         except Closed:
             raise
         except BaseException as error:
-            if isinstance(error, SystemExit | KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt):
                 raise
+            self._lines.end(_CALL.get())
             self._wire.send("error", id=call, **_said(error, self._signature))
         finally:
-            self._lines.end(call if single else None)
             _CALL.reset(token)
             self._canceled.discard(call)
 
@@ -290,14 +291,12 @@ def _own_folder(*, enter: bool = True) -> Iterator[None]:
 def _said(error: BaseException, signature: Signature | None = None) -> dict[str, Any]:
     """Return an error as the worker reads it: its sentence, and file and line of the model's code."""
     here = str(Path(__file__).parent)
-    frames = [
-        one
-        for one in traceback.extract_tb(error.__traceback__)
-        if not one.filename.startswith((here, "<frozen", "<string"))
-    ]
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith((here, "<"))]
     own = Path(inspect.getsourcefile(signature.function) or "").parent if signature else None
     ours = [one for one in frames if own is not None and Path(one.filename).parent == own] or frames
     place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else signature.place if signature else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f"{Path(error.filename).name}:{error.lineno}"
     return {
         "type": type(error).__name__,
         "detail": (str(error) or type(error).__name__) + _hint(error),
@@ -310,10 +309,12 @@ def _said(error: BaseException, signature: Signature | None = None) -> dict[str,
 
 def _hint(error: BaseException) -> str:
     """Return what to write where code without a network wants one."""
-    of_socket = isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno == errno.EACCES)
-    return (
-        " (the model has no network: say `network=[...]` in its decorator)" if of_socket and not _HAS_NETWORK[0] else ""
-    )
+    inner: BaseException | None = error
+    while inner is not None and not _HAS_NETWORK[0]:
+        if isinstance(inner, socket.gaierror) or (isinstance(inner, OSError) and inner.errno == errno.EACCES):
+            return " (the model has no network: say `network=[...]` in its decorator)"
+        inner = inner.__cause__ or inner.__context__  # urllib's and others' errors hold the socket's
+    return ""
 
 
 def _named(found: list[Signature], attribute: str, path: Path) -> Signature:
@@ -392,7 +393,8 @@ def describe(path: Path) -> int:
         return 1
     except BaseException as error:
         said = _said(error)
-        sys.stderr.write(f"{said['type']}: {said['detail']} ({said['place']})\n")
+        place = f" ({said['place']})" if said["place"] else ""
+        sys.stderr.write(f"{said['type']}: {said['detail']}{place}\n")
         return 1
     printed.write("\n" + json.dumps(found))
     return 0

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,13 +55,22 @@ class Options:
     queue: str = "default"
     cache: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        for name, least in (("max_batch", 1), ("concurrency", 1), ("timeout_s", 1), ("memory_bytes", 1)):
+            value = getattr(self, name)
+            if name == "memory_bytes" and value is None:
+                continue
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"`{name}` is a whole number of at least {least}, not {value!r}")
+
 
 @overload
 def model(target: Target, /) -> Target: ...
 @overload
 def model(
     *, name: str | None = None, title: str | None = None, gpu: bool = False, max_batch: int = 1, concurrency: int = 1,
-    network: bool | Sequence[str] = False, secrets: Sequence[str] = (), timeout_s: int = 3600,
+    network: bool | str | Sequence[str] = False, secrets: str | Sequence[str] = (), timeout_s: int = 3600,
     memory_bytes: int | None = None, queue: str = "default", cache: bool = False,
 ) -> Callable[[Target], Target]: ...  # fmt: skip
 
@@ -79,9 +89,12 @@ def model(target: Any = None, /, **options: Any) -> Any:
     * `timeout_s`: seconds that a job may run. `memory_bytes`: bytes that its process may take.
     * `queue`: the queue of its jobs. `cache`: equal jobs of a tenant share one result.
     """
+    if unknown := [name for name in options if name not in Options.__dataclass_fields__]:
+        raise TypeError(f"`model` has no option {unknown[0]!r}: it has {', '.join(Options.__dataclass_fields__)}")
     for several in ("network", "secrets"):
-        if not isinstance(options.get(several, False), bool):
-            options[several] = tuple(options[several])
+        given = options.get(several, False)
+        if not isinstance(given, bool):
+            options[several] = (given,) if isinstance(given, str) else tuple(given)
     chosen = Options(**options)
 
     def mark(marked: Any) -> Any:
@@ -209,13 +222,20 @@ CODECS: dict[type, Codec] = {}
 
 
 def codec(kind: type, *, suffix: str = ".bin", media_type: str = "application/octet-stream") -> Callable[[type], type]:
-    """Make a class with the functions `decode(path)` and `encode(value, path)` the codec of a type of one's own.
+    """Make a class with the methods `decode(self, path)` and `encode(self, value, path)` the codec of a type.
 
-    Both run in the model's process.
+    Both run in the model's process. Static methods are as good. Raises `TypeError` if one is missing.
     """
 
     def register(functions: Any) -> Any:
-        CODECS[kind] = Codec(functions.decode, functions.encode, suffix, media_type)
+        made = functions()  # so that its methods may be static, or not
+        for name, given in (("decode", ("path",)), ("encode", ("value", "path"))):
+            try:
+                inspect.signature(getattr(made, name)).bind(*given)
+            except (AttributeError, TypeError):
+                said = ", ".join(("self", *given))
+                raise TypeError(f"the codec {functions.__name__} needs a method `{name}({said})`") from None
+        CODECS[kind] = Codec(made.decode, made.encode, suffix, media_type)
         return functions
 
     return register

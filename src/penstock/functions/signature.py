@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union
 
+from penstock.functions import checks, scenes
 from penstock.functions import declaration as d
-from penstock.functions import scenes
 from penstock.functions.kinds import Kind, codec_of, members, split
 
 #: Schema of a reference to a file of a job.
@@ -65,7 +65,7 @@ class Signature:
     @property
     def batched(self) -> str | None:
         """The parameter whose items are those of several jobs; None where each job has a call of its own."""
-        return next(iter(self.parameters)) if self.options.max_batch > 1 else None
+        return next(iter(self.parameters), "") if self.options.max_batch > 1 else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the signature as the service reads it."""
@@ -119,26 +119,25 @@ def read_signature(attribute: str, target: Any) -> Signature:
         raise Unservable(f"{_place(target)}: the class {attribute} has no method `predict`")
     fail = _Fail(_place(function), attribute)
     hints = _hints(function, fail)
+    if wrong := checks.wrong_name(options.name or attribute.strip("_").lower()):
+        raise fail(wrong)
     parameters, required, properties, definitions = {}, [], {}, dict[str, Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         if inspect.isclass(target) and name == "self":
             continue
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise fail(f"`*{name}` has no annotation per value: name each parameter")
+        if wrong := checks.wrong_parameter(parameter):
+            raise fail(wrong)
         if name not in hints:
             raise fail(f"the parameter `{name}` has no annotation: write `{name}: str`, for instance")
         reader = _Reader(name, fail, definitions)
-        parameters[name] = reader.kind(hints[name])
-        if parameters[name].codec in _ANSWERS:
-            raise fail(f"`{name}`: {said(hints[name])} is a type of answers: write `dict` or `list`")
-        properties[name] = reader.schema(hints[name])
+        parameters[name], properties[name] = _parameter(reader, hints[name], parameter.default)
         if parameter.default is parameter.empty:
             required.append(name)
-        else:
-            properties[name]["default"] = _plain_default(parameter.default, name, fail)
     if "return" not in hints:
         raise fail("the answer has no annotation: write `-> str`, for instance")
     streams, answer = _streamed(hints["return"], fail)
+    if not streams and checks.yields(function):
+        raise fail("it yields: write `-> Iterator[str]` or `-> Iterator[Progress | Image]`, for instance")
     schema = {
         "type": "object", "properties": properties, "required": required, "additionalProperties": False,
         **({"$defs": definitions} if definitions else {}),
@@ -146,6 +145,24 @@ def read_signature(attribute: str, target: Any) -> Signature:
     found = Signature(attribute, options, target, function, parameters, _answers(answer, fail), streams, schema)
     _check_batch(found, fail)
     return _with_raster(found, fail)
+
+
+def _parameter(reader: _Reader, hint: Any, default: Any) -> tuple[Kind, dict[str, Any]]:
+    """Return the kind and the schema of a parameter; raise `Unservable`."""
+    name, fail, kind = reader.name, reader.fail, reader.kind(hint)
+    if default is None and kind.codec == "json" and type(None) not in members(split(hint)[0]):
+        hint = Union[hint, None]  # noqa: UP007  (`a: str = None`, as people write it)
+        kind = reader.kind(hint)
+    if kind.codec in _ANSWERS:
+        raise fail(f"`{name}`: {said(hint)} is a type of answers: write `dict` or `list`")
+    schema = reader.schema(hint)
+    if kind.codec == "json" and (wrong := checks.nested_file(name, said(hint), schema)):
+        raise fail(wrong)
+    if default is not inspect.Parameter.empty:
+        schema["default"] = _plain_default(default, name, fail)
+        if default is not None and not checks.fits(schema["default"], schema, reader.definitions):
+            raise fail(f"the default of `{name}`, {default!r}, does not fit {said(hint)}")
+    return kind, schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +183,8 @@ class _Reader:
     name: str
     fail: _Fail
     definitions: dict[str, Any]
+    #: The dataclasses whose fields are read.
+    inside: tuple[type, ...] = ()
 
     def kind(self, annotation: Any) -> Kind:
         """Return the kind of an annotation."""
@@ -224,9 +243,12 @@ class _Reader:
             self.definitions.update(written.pop("$defs", {}))
             return dict(written)
         if dataclasses.is_dataclass(base):
+            if base in self.inside:
+                raise self.fail(f"`{self.name}`: {said(base)} contains itself: write a pydantic model")
+            inner = dataclasses.replace(self, inside=(*self.inside, base))
             hints = typing.get_type_hints(base, include_extras=True)
             needed = [one.name for one in dataclasses.fields(base) if _is_needed(one)]
-            rows = {one.name: self.schema(hints[one.name]) | _default_of(one) for one in dataclasses.fields(base)}
+            rows = {one.name: inner.schema(hints[one.name]) | _default_of(one) for one in dataclasses.fields(base)}
             return {"type": "object", "properties": rows, "required": needed, "additionalProperties": False}
         raise self._refused(base)
 
@@ -237,49 +259,6 @@ class _Reader:
             else ("str, int, float, bool, list, dict, a dataclass, or a type of penstock such as Image or File")
         )
         return self.fail(f"`{self.name}: {said(base)}` cannot be served: write {instead}")
-
-
-def build(annotation: Any, value: Any) -> Any:
-    """Make the value of an annotation from JSON that fits its schema."""
-    base, _ = split(annotation)
-    origin, inner = typing.get_origin(base), typing.get_args(base)
-    if found := members(base):
-        return _build_member(found, value)
-    if base is float and isinstance(value, int):
-        return float(value)
-    if origin in (list, Sequence):
-        return [build(inner[0], one) for one in value]
-    if origin is tuple:
-        kinds = [inner[0]] * len(value) if inner[1:] == (...,) else inner
-        return tuple(build(kind, one) for kind, one in zip(kinds, value, strict=True))
-    if origin in (dict, Mapping):
-        return {name: build(inner[1], one) for name, one in value.items()}
-    if not inspect.isclass(base):
-        return value
-    if issubclass(base, enum.Enum):
-        return base(value)
-    if hasattr(base, "model_validate"):
-        return base.model_validate(value)
-    if dataclasses.is_dataclass(base):
-        hints = typing.get_type_hints(base, include_extras=True)
-        return base(**{name: build(hints[name], one) for name, one in value.items()})
-    return value
-
-
-def _build_member(union: Sequence[Any], value: Any) -> Any:
-    """Make a value of the first member of a union that takes it."""
-    if value is None and type(None) in union:
-        return None
-    for member in union:
-        base, _ = split(member)
-        kind = typing.get_origin(base) or base
-        try:
-            made = build(member, value)
-        except (TypeError, ValueError, AttributeError):
-            continue
-        if not inspect.isclass(kind) or isinstance(made, kind):
-            return made
-    return value
 
 
 def _streamed(annotation: Any, fail: _Fail) -> tuple[bool, Any]:
@@ -340,6 +319,8 @@ def _check_batch(found: Signature, fail: _Fail) -> None:
     if asynchronous:
         raise fail("an async function has no batches: write `concurrency` instead of `max_batch`")
     hints = _hints(found.function, fail)
+    if not found.parameters:
+        raise fail("with `max_batch` the first parameter is a list, and there is no parameter")
     for name, kind in ((found.batched, hints[found.batched]), ("->", hints["return"])):
         if typing.get_origin(split(kind)[0]) not in (list, Sequence):
             raise fail(f"with `max_batch` the first parameter and the answer are lists, and `{name}` is none")
@@ -404,4 +385,7 @@ def _place(target: Any) -> str:
 
 
 def said(annotation: Any) -> str:
-    return annotation.__name__ if inspect.isclass(annotation) else str(annotation).removeprefix("typing.")
+    """Return an annotation as people write it, without `Annotated`."""
+    base, _ = split(annotation)
+    written = base.__name__ if inspect.isclass(base) and not typing.get_args(base) else str(base)
+    return written.removeprefix("typing.").replace(f"{d.__name__}.", "")

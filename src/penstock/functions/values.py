@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import enum
+import inspect
 import math
 import tempfile
 import typing
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from penstock.functions import declaration as d
 from penstock.functions.kinds import Kind, members, split
 from penstock.functions.scenes import output_of
-from penstock.functions.signature import build, said
+from penstock.functions.signature import said
 
 #: The folder of the call whose values are taken.
 FOLDER: contextvars.ContextVar[str | None] = contextvars.ContextVar("folder", default=None)
@@ -49,6 +50,49 @@ def take(kind: Kind, value: Any) -> Any:
     if kind.is_list:
         return [take(dataclasses.replace(kind, is_list=False), one) for one in value]
     return _TAKE[kind.codec](kind, value) if kind.codec in _TAKE else build(kind.annotation, value)
+
+
+def build(annotation: Any, value: Any) -> Any:
+    """Make the value of an annotation from JSON that fits its schema."""
+    base, _ = split(annotation)
+    origin, inner = typing.get_origin(base), typing.get_args(base)
+    if found := members(base):
+        return _build_member(found, value)
+    if base is float and isinstance(value, int):
+        return float(value)
+    if origin in (list, Sequence):
+        return [build(inner[0], one) for one in value]
+    if origin is tuple:
+        kinds = [inner[0]] * len(value) if inner[1:] == (...,) else inner
+        return tuple(build(kind, one) for kind, one in zip(kinds, value, strict=True))
+    if origin in (dict, Mapping):
+        return {name: build(inner[1], one) for name, one in value.items()}
+    if not inspect.isclass(base):
+        return value
+    if issubclass(base, enum.Enum):
+        return base(value)
+    if hasattr(base, "model_validate"):
+        return base.model_validate(value)
+    if dataclasses.is_dataclass(base):
+        hints = typing.get_type_hints(base, include_extras=True)
+        return base(**{name: build(hints[name], one) for name, one in value.items()})
+    return value
+
+
+def _build_member(union: Sequence[Any], value: Any) -> Any:
+    """Make a value of the first member of a union that takes it."""
+    if value is None and type(None) in union:
+        return None
+    for member in union:
+        base, _ = split(member)
+        kind = typing.get_origin(base) or base
+        try:
+            made = build(member, value)
+        except (TypeError, ValueError, AttributeError):
+            continue
+        if not inspect.isclass(kind) or isinstance(made, kind):
+            return made
+    return value
 
 
 def give(value: Any, kind: Kind | None = None) -> dict[str, Any]:

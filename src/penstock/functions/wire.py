@@ -1,256 +1,305 @@
-"""Messages between a worker and a model process, over a Unix socket: JSON, and arrays or bytes beside it.
+"""Messages between a worker and its IO and model processes, over a Unix socket: JSON, and arrays or bytes beside it.
 
-    prefix (sizes of header and body, 1 for a body in shared memory) | header (JSON) | body
+    prefix (bytes of the header, bytes of the body) | header (JSON) | body (the bytes of arrays)
 
-A large body lies in sealed shared memory whose descriptor comes with the prefix: neither side can change it afterwards.
-The worker instead lends segments of memory that a header names, and fills them again when the process has returned them
-(`memory`): a new page costs several times as much as a copy into one that is there.
-Standard library only; numpy where a message holds arrays.
+No memory is shared: the kernel copies a body from one process into the other, in one call at each end. That takes as
+long as sealed segments that both processes keep (14 MB: 6.5 ms with its reading) or less (eight arrays of 0.6 MB:
+2.9 ms, not 8.0; `docs/decisions/0119-one-channel.md`). So no process holds memory that its own limit does not count,
+and nothing changes under a reader. The receiver trusts no message.
+
+Standard library only; numpy where a message holds arrays. `docs/reference/channel.md` lists the messages.
 """
 
 from __future__ import annotations
 
-import fcntl
+import ctypes
 import json
 import math
-import mmap
 import os
 import re
+import select
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.functions.memory import Borrower, Lender, Loan, UnsafeMemory
-
-#: Bytes of a body up to which it goes through the socket.
-INLINE_BYTES = 64 * 1024
-#: Largest header in bytes.
+#: Bytes of a body up to which it counts as small: no limit of memory is about it.
+SMALL_BYTES = 64 * 1024
+#: Largest header in bytes: a job's result is sent in a header.
 MAX_HEADER_BYTES = 16 * 2**20
+#: Bytes of the bodies of a model process that are in use at a time, at most.
+MAX_BYTES = 2**33
 #: Arrays and bytes of one message, and so the images of a call.
 MAX_ARRAYS = 4096
-#: Segments of lent memory of one message, at most.
-MAX_LOANS = 64
+#: Lines that one call may print; the rest is counted in a line of its own.
+MAX_LINES = 1000
+#: Seconds between two ticks of a wait.
+TICK_S = 0.1
 
-_PREFIX = struct.Struct("<IQB")
+_PREFIX = struct.Struct("<IQ")
 _INT = struct.Struct("@i")
+_TIME = struct.Struct("@ll")
+#: Bytes of the ancillary data of a receive, and its flag: programs that a process starts get no descriptor.
+_ONE_DESCRIPTOR, _CLOSE_ON_EXEC = socket.CMSG_LEN(_INT.size), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+#: Parts of a message that the kernel takes in one call.
+_MAX_PARTS = 1024
+#: Booleans, integers, floats and complex numbers, with their byte order and size.
 _DTYPE = re.compile(r"[<>|=][biufc][0-9]{1,2}")
 _BYTES = "bytes"
+_MAX_DIMENSIONS = 32
+#: Bytes of a cache line: arrays begin at multiples of it.
 _ALIGN = 64
-#: F_ADD_SEALS, and the seals: no more seals, sizes or writes.
-_ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8
+
+#: Called repeatedly while waiting; raises to end the wait.
+Tick = Callable[[], None]
+#: The place of an array in a value: keys and indexes.
+Place = tuple[str | int, ...]
+#: Place, dtype and shape of an array.
+Row = tuple[Place, str, list[int]]
 
 
 class WireError(Exception):
     """A message that breaks the protocol."""
 
 
+class TooMuch(WireError):
+    """More bytes on their way than the receiver's limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the arrays on their way exceed {max_bytes / 2**20:.0f} MiB")
+        self.max_bytes = max_bytes
+
+
 class Closed(Exception):
     """The other side has closed the connection."""
 
 
-#: The place of an array in a value: keys and indexes.
-Place = tuple[str | int, ...]
+class Unsendable(TypeError):
+    """A value that is neither JSON nor arrays, or too large."""
+
+
+class Memory:
+    """The memory for received bodies: one limit for all wires to a process, counted while their arrays are in use."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Allow `max_bytes` at a time; with 0 there are small bodies only."""
+        self.max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._used_bytes = 0
+        #: Appended to at the end of a body's last array, in any thread and while any lock is held.
+        self._freed: deque[int] = deque()
+
+    def take(self, size_bytes: int) -> Any:
+        """Return a writable buffer, which lives as long as an array in it; raise `TooMuch`."""
+        if size_bytes <= SMALL_BYTES:
+            return bytearray(size_bytes)
+        with self._lock:
+            while self._freed:
+                self._used_bytes -= self._freed.popleft()
+            if self._used_bytes + size_bytes > self.max_bytes:
+                raise TooMuch(self.max_bytes)
+            buffer = (ctypes.c_ubyte * size_bytes)()  # the kernel makes its pages as they are filled
+            self._used_bytes += size_bytes
+        weakref.finalize(buffer, self._freed.append, size_bytes).atexit = False
+        return buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A value that is ready for a message: its arrays are found, and large ones lie in lent memory."""
+    """A value that is ready for a message: its arrays are found."""
 
     #: JSON with None for the arrays and bytes.
     value: Any
-    #: Place, dtype and shape of each array.
-    rows: list[tuple[Place, str, list[int]]]
-    #: The arrays' bytes; empty where they are lent.
+    rows: list[Row]
+    #: The arrays' bytes.
     parts: list[Any]
-    size_bytes: int
-    loan: Loan | None = None
 
 
 class Wire:
     """One end of a socket pair. One thread receives; any may send."""
 
-    def __init__(self, end: socket.socket, *, max_bytes: int = 2**33, lends: bool = False) -> None:
-        """Take ownership of the socket. Bodies of more than `max_bytes` break the protocol.
+    def __init__(
+        self, end: socket.socket, memory: Memory | None = None, *, flat: bool = False, takes_descriptors: bool = False,
+        ticks: bool = False, stall_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Take ownership of the socket; without `memory` it receives `MAX_BYTES` at a time.
 
-        The side that `lends` its memory trusts the other one with nothing but those bytes; only one side does.
+        `flat`: values are arrays and JSON by name, as prompts and outputs are, and texts are UTF-8; else arrays and
+        bytes lie anywhere in a value. An end that `takes_descriptors` trusts the other side. An end with `ticks` calls
+        the tick of a wait at least every `TICK_S`; one with `stall_s` takes so long a silence within a message, or
+        before it, as the end.
         """
         self._socket = end
-        self._max_bytes = max_bytes
+        self._memory = memory or Memory(MAX_BYTES)
+        self._flat = flat
+        self._takes_descriptors = takes_descriptors
+        self._stalls = stall_s is not None
         self._sending = threading.Lock()
-        self._lender = Lender() if lends else None
-        self._borrower = None if lends else Borrower(max_bytes)
+        end.settimeout(None)
+        # Limits of the kernel: with those of Python, no call would fill a whole buffer.
+        if (wait_s := TICK_S if ticks else stall_s) is not None:
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                end.setsockopt(socket.SOL_SOCKET, option, _TIME.pack(int(wait_s), int(wait_s % 1 * 1e6)))
 
     def fileno(self) -> int:
         """Return the socket's descriptor, to wait for messages."""
         return self._socket.fileno()
 
-    def prepare(self, value: Any) -> Prepared:
-        """Take the arrays out of a value, and write large ones into lent memory if this side lends.
+    def readable(self) -> bool:
+        """Return True when data has arrived: a message, or the other side's end."""
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(0))
 
-        Raises `TypeError` for values other than JSON, arrays and bytes, and `Closed`. Safe in any thread.
-        """
-        plain, found = take_out(value)
-        if len(found) > MAX_ARRAYS:
-            raise TypeError(f"{len(found):,} arrays or files in one call or answer; at most {MAX_ARRAYS:,} are sent")
-        rows, parts = [], []
-        for place, array in found:
-            dtype, shape, part = _described(array)
-            rows.append((place, dtype, shape))
-            parts.append(part)
-        chunks = list(_padded(parts))
-        size = sum(map(len, chunks))
-        if size <= INLINE_BYTES or self._lender is None:
-            return Prepared(plain, rows, parts, size)
-        return Prepared(plain, rows, [], size, self._lend(chunks, size))
-
-    def send(self, kind: str, value: Any = None, **fields: Any) -> None:
-        """Send a message whose value is JSON with arrays and bytes in it; raise `Closed`, or `TypeError` for others."""
-        prepared = self.prepare(value)
-        self._send({"kind": kind, **fields, "value": prepared.value}, [((), prepared)])
+    def send(
+        self, kind: str, value: Any = None, *, tick: Tick | None = None, descriptor: int | None = None, **fields: Any
+    ) -> None:
+        """Send a message of JSON `fields` and a value with arrays in it; raise `Closed` or `Unsendable`."""
+        found = _named(value) if self._flat else prepare(value)
+        self._send({"kind": kind, **fields, "value": found.value}, found.rows, found.parts, tick, descriptor)
 
     def send_prepared(self, kind: str, values: Sequence[Prepared], **fields: Any) -> None:
-        """Send a message whose value is a list of prepared values, at most `MAX_LOANS`; raise `Closed`."""
-        message = {"kind": kind, **fields, "value": [each.value for each in values]}
-        self._send(message, [((at,), each) for at, each in enumerate(values)])
+        """Send a message whose value is a list of values with `MAX_ARRAYS` in all; raise `Closed` or `Unsendable`."""
+        rows = [((at, *place), dtype, shape) for at, one in enumerate(values) for place, dtype, shape in one.rows]
+        message = {"kind": kind, **fields, "value": [one.value for one in values]}
+        self._send(message, rows, [part for one in values for part in one.parts])
 
-    def _lend(self, chunks: Sequence[Any], size: int) -> Loan:
-        assert self._lender is not None  # noqa: S101  (the callers know)
+    def receive(self, *, tick: Tick | None = None) -> dict[str, Any]:
+        """Return the next message, its `value` with arrays in it.
+
+        Where descriptors are taken, `descriptor` is the one that came with it, which the receiver must close, or None.
+        Raises `Closed`, or `WireError` for an invalid message: nothing after it can be read.
+        """
+        prefix, descriptors = self._prefix(tick)
         try:
-            return self._lender.lend(chunks, size)
-        except OSError as error:
-            raise Closed from error
-
-    def _send(self, message: dict[str, Any], values: Sequence[tuple[Place, Prepared]]) -> None:
-        inline = [(place, each) for place, each in values if each.loan is None]
-        lent = [(each.loan, each.size_bytes, _placed(place, each)) for place, each in values if each.loan]
-        rows = [row for place, each in inline for row in _placed(place, each)]
-        chunks = list(_padded([part for _, each in inline for part in each.parts]))
-        size = sum(map(len, chunks))
-        memory = None
-        if size > INLINE_BYTES and self._lender is not None:
-            lent.append((self._lend(chunks, size), size, rows))
-            rows, chunks, size = [], [], 0
-        try:
-            if size > INLINE_BYTES:
-                memory = _sealed(chunks)
-            message |= {"arrays": rows, "lent": [[n.number, b, n.descriptor is not None, at] for n, b, at in lent]}
-            descriptors = [loan.descriptor for loan, *_ in lent if loan.descriptor is not None]
-            with self._sending:
-                header = _header({**message, **self._changes()})
-                prefix = _PREFIX.pack(len(header), size, memory is not None)
-                data = b"".join((prefix, header, *(chunks if memory is None else ())))
-                passed = descriptors if memory is None else [memory]
-                sent = socket.send_fds(self._socket, [data], passed) if passed else 0
-                self._socket.sendall(data[sent:] if sent else data)
-        except OSError as error:
-            raise Closed from error
-        finally:
-            if memory is not None:
-                os.close(memory)
-
-    def _changes(self) -> dict[str, Any]:
-        """Return the changes of the lent memory, which the next message tells, whatever it is."""
-        found = {
-            "returned": self._borrower.returned() if self._borrower is not None else (),
-            "dropped": self._lender.dropped() if self._lender is not None else (),
-        }
-        return {name: numbers for name, numbers in found.items() if numbers}
-
-    def receive(self) -> dict[str, Any]:
-        """Return the next message, its `value` with arrays in it; raise `Closed`, or `WireError` for an invalid one."""
-        prefix, descriptors = self._prefix()
-        try:
-            header_bytes, body_bytes, shared = _PREFIX.unpack(prefix)
-            if header_bytes > MAX_HEADER_BYTES or body_bytes > (self._max_bytes if shared else INLINE_BYTES):
-                raise WireError(f"a message of {header_bytes} + {body_bytes} bytes")
-            if shared and len(descriptors) != 1:
-                raise WireError("shared memory without its descriptor")
-            message = _parsed(self._read(header_bytes))
-            self._note_changes(message.pop("returned", ()), message.pop("dropped", ()))
-            loans = _loans([] if shared else message.pop("lent", []))
-            if not shared and len(descriptors) != sum(fresh for _, _, fresh, _ in loans):
-                raise WireError("a descriptor that the message does not announce")
-            body = _mapped(descriptors[0], body_bytes) if shared else self._read(body_bytes)
-            _put_arrays(message, message.pop("arrays", []), body, body_bytes)
-            new = iter(descriptors)
-            for number, size, fresh, rows in loans:
-                _put_arrays(message, rows, self._borrowed(number, next(new) if fresh else None, size), size)
+            if descriptors and not self._takes_descriptors:
+                raise WireError("a descriptor that nobody asked for")
+            header_bytes, body_bytes = _PREFIX.unpack(prefix)
+            message = self._message(header_bytes, body_bytes, tick)
+            if self._takes_descriptors:
+                message["descriptor"] = descriptors.pop() if descriptors else None
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise WireError(f"{type(error).__name__}: {error}") from error
+        else:
             return message
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            _close_all(descriptors)
 
-    def _note_changes(self, returned: Any, dropped: Any) -> None:
-        """Note what the other side tells of the lent memory."""
-        try:
-            if self._lender is not None:
-                self._lender.take_back(list(map(int, returned)))
-            elif self._borrower is not None:
-                self._borrower.forget(list(map(int, dropped)))
-        except (TypeError, ValueError) as error:
-            raise WireError("the changes of the memory are invalid") from error
-
-    def _borrowed(self, number: int, descriptor: int | None, size: int) -> Any:
-        if self._borrower is None:
-            raise WireError("memory that this side does not borrow")
-        try:
-            return self._borrower.borrow(number, descriptor, size)
-        except UnsafeMemory as error:
-            raise WireError(str(error)) from error
+    def shut(self) -> None:
+        """Shut the connection down: every wait at either end stops at once."""
+        with suppress(OSError):  # the other side has closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end; every wait at either end stops."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        """Close this end; where a fork has the socket too, the connection stays."""
         self._socket.close()
-        if self._lender is not None:
-            self._lender.close()
 
-    def _prefix(self) -> tuple[bytes, list[int]]:
-        prefix, found, complete = b"", list[int](), False
+    def _message(self, header_bytes: int, body_bytes: int, tick: Tick | None) -> dict[str, Any]:
+        """Return what follows a prefix."""
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > max(SMALL_BYTES, self._memory.max_bytes):
+            raise WireError(f"a message of {header_bytes} + {body_bytes} bytes")
+        message = _parsed(self._filled(bytearray(header_bytes), tick))
+        if self._flat and not isinstance(message["value"], dict):
+            raise WireError("a value without names")
+        body = self._filled(self._memory.take(body_bytes), tick)
+        for place, dtype, shape, begin, size in _laid_out(message.pop("arrays", []), body_bytes, flat=self._flat):
+            put_in(message, ["value", *place], _array(body, dtype, shape, begin, size))
+        return message
+
+    def _send(
+        self, message: Mapping[str, Any], rows: Sequence[Row], parts: Sequence[Any], tick: Tick | None = None,
+        descriptor: int | None = None,
+    ) -> None:  # fmt: skip
+        chunks = list(_padded(parts))
+        size = sum(map(len, chunks))
+        if size > max(SMALL_BYTES, self._memory.max_bytes):
+            raise Unsendable(f"the data of one prompt or output exceeds {self._memory.max_bytes / 2**20:.0f} MiB")
+        header = self._header({**message, "arrays": rows})
+        left = [memoryview(part) for part in (_PREFIX.pack(len(header), size), header, *chunks)]
+        beside = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(descriptor))]
+        at = 0
+        with self._sending:
+            while at < len(left):
+                sent = self._call(tick, self._socket.sendmsg, left[at : at + _MAX_PARTS], beside)
+                beside = []
+                while at < len(left) and sent >= len(left[at]):
+                    sent -= len(left[at])
+                    at += 1
+                if sent:
+                    left[at] = left[at][sent:]
+
+    def _header(self, message: Mapping[str, Any]) -> bytes:
+        try:
+            header = json.dumps(message, ensure_ascii=False).encode(
+                "utf-8", "strict" if self._flat else "surrogatepass"
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Unsendable(f"the data is neither arrays nor JSON: {error}") from error
+        if len(header) > MAX_HEADER_BYTES:
+            raise Unsendable(f"the JSON data exceeds {MAX_HEADER_BYTES >> 20} MiB")
+        return header
+
+    def _prefix(self, tick: Tick | None) -> tuple[bytes, list[int]]:
+        """Return the next message's prefix, and the descriptors that came with it."""
+        prefix, descriptors = b"", list[int]()
         try:
             while len(prefix) < _PREFIX.size:
-                data, ancillary, flags, _ = self._socket.recvmsg(
-                    _PREFIX.size - len(prefix), socket.CMSG_LEN(MAX_LOANS * _INT.size), socket.MSG_CMSG_CLOEXEC
-                )
-                found += _passed(ancillary, cut=bool(flags & socket.MSG_CTRUNC))
-                if not data:
-                    break
-                prefix += data
-            complete = len(prefix) == _PREFIX.size
-        except OSError as error:
-            raise Closed from error
-        finally:
-            if not complete:
-                for descriptor in found:
-                    os.close(descriptor)
-        if not complete:
-            raise Closed
-        return prefix, found
+                prefix += self._with_descriptors(_PREFIX.size - len(prefix), descriptors, tick)
+        except BaseException:
+            _close_all(descriptors)
+            raise
+        return prefix, descriptors
 
-    def _read(self, count: int) -> bytearray:
-        buffer = bytearray(count)
-        left = memoryview(buffer)
+    def _with_descriptors(self, count: int, descriptors: list[int], tick: Tick | None) -> bytes:
+        """Return at most `count` bytes; add the descriptors that came with them to the list."""
+        data, ancillary, *_ = self._call(tick, self._socket.recvmsg, count, _ONE_DESCRIPTOR, _CLOSE_ON_EXEC)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(content) == _INT.size:
+                descriptors += _INT.unpack(content)
+        if not data:
+            raise Closed
+        return bytes(data)
+
+    def _filled(self, buffer: Any, tick: Tick | None) -> Any:
+        """Return a buffer that was filled with what comes next."""
+        left = memoryview(buffer).cast("B")
         while left:
-            try:
-                got = self._socket.recv_into(left)
-            except OSError as error:
-                raise Closed from error
+            got = self._call(tick, self._socket.recv_into, left, len(left), socket.MSG_WAITALL)
             if not got:
                 raise Closed
             left = left[got:]
         return buffer
 
+    def _call(self, tick: Tick | None, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of a socket's function; call `tick` before, and after each wait."""
+        while True:
+            if tick is not None:
+                tick()
+            try:
+                return function(*args)
+            except BlockingIOError as error:  # the kernel's limit of the wait
+                if self._stalls:
+                    raise Closed from error
+            except OSError as error:
+                raise Closed from error
 
-def _header(message: Mapping[str, Any]) -> bytes:
-    header = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    if len(header) > MAX_HEADER_BYTES:
-        raise TypeError(f"the JSON exceeds {MAX_HEADER_BYTES >> 20} MiB")
-    return header
+
+def prepare(value: Any) -> Prepared:
+    """Take the arrays and bytes out of a value; raise `Unsendable` for too many, or for objects, dates and text."""
+    plain, found = take_out(value)
+    return Prepared(plain, *_described(found))
+
+
+def _named(value: Any) -> Prepared:
+    """Take the arrays out of a mapping, and look no deeper: a list of numbers may be long."""
+    found = [((name,), one) for name, one in (value or {}).items() if _is_array(one)]
+    plain = {**value, **{name: None for (name,), _ in found}} if found else value or {}
+    return Prepared(plain, *_described(found))
 
 
 def take_out(value: Any) -> tuple[Any, list[tuple[Place, Any]]]:
@@ -262,10 +311,9 @@ def take_out(value: Any) -> tuple[Any, list[tuple[Place, Any]]]:
             return {name: taken(inner, (*place, name)) for name, inner in one.items()}
         if isinstance(one, list | tuple):
             return [taken(inner, (*place, at)) for at, inner in enumerate(one)]
-        is_array = hasattr(one, "__array_interface__") and hasattr(one, "dtype")
-        if is_array and not one.shape:
+        if _is_array(one) and not one.shape:
             return one.item()
-        if is_array or isinstance(one, bytes | bytearray | memoryview):
+        if _is_array(one) or isinstance(one, bytes | bytearray | memoryview):
             found.append((place, one))
             return None
         return one
@@ -283,119 +331,76 @@ def put_in(holder: Any, place: Sequence[Any], array: Any) -> None:
     holder[last] = array
 
 
-def _passed(ancillary: Any, *, cut: bool) -> list[int]:
-    """Return the descriptors beside a part of a message; raise `WireError` for more than a message has."""
-    found = list[int]()
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found += [number for (number,) in _INT.iter_unpack(content[: len(content) - len(content) % _INT.size])]
-    if cut:
-        for descriptor in found:
-            os.close(descriptor)
-        raise WireError("a message with too many descriptors")
-    return found
+def _is_array(one: Any) -> bool:
+    return hasattr(one, "__array_interface__") and hasattr(one, "dtype")
 
 
-def _placed(place: Place, prepared: Prepared) -> list[tuple[Place, str, list[int]]]:
-    return [((*place, *inner), dtype, shape) for inner, dtype, shape in prepared.rows] if place else prepared.rows
+def _described(found: Sequence[tuple[Place, Any]]) -> tuple[list[Row], list[Any]]:
+    """Return the rows and the bytes of arrays and plain bytes."""
+    if len(found) > MAX_ARRAYS:
+        raise Unsendable(f"{len(found):,} arrays or files in one call or answer; at most {MAX_ARRAYS:,} are sent")
+    rows, parts = list[Row](), list[Any]()
+    for place, array in found:
+        if isinstance(array, bytes | bytearray | memoryview):
+            parts.append(memoryview(array).cast("B"))
+            rows.append((place, _BYTES, [len(parts[-1])]))
+            continue
+        import numpy as np
 
-
-def _loans(rows: Any) -> list[tuple[int, int, bool, Any]]:
-    """Return the number, the bytes, True for a new one, and the arrays of each lent segment; raise `WireError`."""
-    if not isinstance(rows, list) or len(rows) > MAX_LOANS:
-        raise WireError("the list of lent memory is invalid")
-    for row in rows:
-        match row:
-            case [int(number), int(size), bool(), [*_]] if number > 0 and size > 0:
-                pass
-            case _:
-                raise WireError("the description of lent memory is invalid")
-    return [(number, size, fresh, arrays) for number, size, fresh, arrays in rows]
-
-
-def _put_arrays(message: dict[str, Any], rows: Any, body: Any, body_bytes: int) -> None:
-    """Put the arrays of a body into their message; raise `WireError` for those without a place."""
-    try:
-        for place, dtype, shape, begin, size in _laid_out(rows, body_bytes):
-            put_in(message, ["value", *place], _array(body, dtype, shape, begin, size))
-    except (KeyError, IndexError, TypeError) as error:
-        raise WireError("an array without a place") from error
-
-
-def _described(array: Any) -> tuple[str, list[int], Any]:
-    """Return the dtype, the shape and the bytes of an array or of plain bytes."""
-    if isinstance(array, bytes | bytearray | memoryview):
-        part = memoryview(array).cast("B")
-        return _BYTES, [len(part)], part
-    import numpy as np
-
-    if not _DTYPE.fullmatch(array.dtype.str):
-        raise TypeError(f"an array of {array.dtype}: only numbers and booleans can be sent")
-    array = np.ascontiguousarray(array)
-    return array.dtype.str, list(array.shape), array.reshape(-1).view(np.uint8).data if array.nbytes else b""
+        if not _DTYPE.fullmatch(array.dtype.str):
+            name = f"{place[0]!r} is " if len(place) == 1 else ""
+            raise Unsendable(f"{name}an array of {array.dtype}; only numbers and booleans can be sent")
+        array = np.asarray(array, order="C")
+        rows.append((place, array.dtype.str, list(array.shape)))
+        parts.append(array.reshape(-1).view(np.uint8).data if array.nbytes else b"")
+    return rows, parts
 
 
 def _padded(parts: Sequence[Any]) -> Iterator[Any]:
     size = 0
     for part in parts:
-        if gap := -size % _ALIGN:
+        if (gap := -size % _ALIGN) and part:
             yield bytes(gap)
+            size += gap
         yield part
-        size += gap + len(part)
+        size += len(part)
 
 
-def _sealed(chunks: Sequence[Any]) -> int:
-    """Return a descriptor of shared memory with these bytes, which nobody can change."""
-    memory = os.memfd_create("penstock", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        for chunk in chunks:
-            left = memoryview(chunk)
-            while left:
-                left = left[os.write(memory, left) :]
-        fcntl.fcntl(memory, _ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(memory)
-        raise
-    return memory
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-def _mapped(descriptor: int, size: int) -> Any:
-    if os.fstat(descriptor).st_size < size or not fcntl.fcntl(descriptor, _ADD_SEALS + 1) & 0x2:
-        raise WireError("shared memory that is too small or can shrink")
-    return mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-
-
-def _parsed(text: bytes | bytearray) -> dict[str, Any]:
-    try:
-        message = json.loads(text.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"a header that is no JSON: {error}") from error
+def _parsed(text: bytearray) -> dict[str, Any]:
+    message = json.loads(text.decode("utf-8", "surrogatepass"))
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise WireError("a header without a kind")
-    return message
+    return {**message, "value": message.get("value")}
 
 
-def _laid_out(places: Any, body_bytes: int) -> Iterator[tuple[Any, str, list[int], int, int]]:
+def _laid_out(rows: Any, body_bytes: int, *, flat: bool) -> Iterator[tuple[Any, str, list[int], int, int]]:
     """Yield the place, dtype, shape, begin and size in bytes of each array; raise `WireError` unless they fit."""
-    if not isinstance(places, list) or len(places) > MAX_ARRAYS:
+    if not isinstance(rows, list) or len(rows) > MAX_ARRAYS:
         raise WireError("the list of arrays is invalid")
     end = 0
-    for row in places:
+    for row in rows:
         match row:
-            case [[*place], str(dtype), [*shape]] if all(type(side) is int and side >= 0 for side in shape):
+            case [[*place], str(dtype), [*shape]] if len(shape) <= _MAX_DIMENSIONS and all(
+                type(side) is int and side >= 0 for side in shape
+            ):
                 pass
             case _:
                 raise WireError("the description of an array is invalid")
-        if dtype != _BYTES and not _DTYPE.fullmatch(dtype):
-            raise WireError("the dtype of an array is invalid")
+        if not (_DTYPE.fullmatch(dtype) or (dtype == _BYTES and not flat)) or (flat and len(place) != 1):
+            raise WireError("the dtype or the place of an array is invalid")
         size = math.prod(shape) * (1 if dtype == _BYTES else int(dtype[2:]))
-        begin = end + -end % _ALIGN
+        begin = end + (-end % _ALIGN if size else 0)
         end = begin + size
         if end > body_bytes:
-            raise WireError("the arrays are larger than their memory")
+            raise WireError("the arrays are larger than their body")
         yield place, dtype, shape, begin, size
     if end != body_bytes:
-        raise WireError("the arrays are smaller than their memory")
+        raise WireError("the arrays are smaller than their body")
 
 
 def _array(body: Any, dtype: str, shape: Sequence[int], begin: int, size: int) -> Any:
@@ -403,6 +408,4 @@ def _array(body: Any, dtype: str, shape: Sequence[int], begin: int, size: int) -
         return bytes(memoryview(body).cast("B")[begin : begin + size])
     import numpy as np
 
-    if not size:
-        return np.empty(shape, dtype)
-    return np.ndarray(shape, dtype, body, begin)
+    return np.ndarray(shape, dtype, body, begin) if size else np.empty(shape, dtype)

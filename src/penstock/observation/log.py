@@ -148,6 +148,10 @@ def _encoder(default: Callable[[Any], Any]) -> json.JSONEncoder:
 
 
 def _shown(event: EventDict) -> EventDict:
+    """Return what a terminal shows of a line; a function's `trace` has lines, as the traceback of an exception has."""
+    if "trace" in event:
+        event = {**event, "exception": event["trace"].strip("\n")}
+        del event["trace"]
     return {
         name: plain(value, lines=name in ("exception", "stack")) if isinstance(value, str) else value
         for name, value in event.items()

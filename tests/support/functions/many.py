@@ -8,7 +8,9 @@ import ctypes
 import enum
 import os
 import socket
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +213,11 @@ def divide(a: float, b: float) -> float:
 
 
 @penstock.model
+def taxed(price: float, vat: Literal[0, 10, 20] = 20, whole: bool = False) -> float:
+    return round(price * (100 + vat) / 100) if whole else price * (100 + vat) / 100
+
+
+@penstock.model
 def refuse(text: str) -> str:
     raise penstock.InvalidInput(f"{text!r} is no good")
 
@@ -225,6 +232,8 @@ def crash(how: str) -> str:
         taken = libc.malloc(100_000)
         libc.free(taken)
         libc.free(taken)
+    if how == "sys.exit":
+        sys.exit("enough")
     if how == "exit":
         os._exit(3)
     if how == "abort":
@@ -247,6 +256,17 @@ def fragile(words: list[str]) -> list[int]:
 def reach(port: int) -> str:
     with socket.create_connection(("127.0.0.1", port), timeout=5):
         return "connected"
+
+
+@penstock.model
+def fetch(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+        return str(answer.status)
+
+
+@penstock.model
+def gathered(number: int) -> Iterator[Progress | Text]:
+    return [Progress(1, 1), *(Text(f"{at} ") for at in range(number))]  # type: ignore[return-value]
 
 
 @penstock.model(network=["localhost"])

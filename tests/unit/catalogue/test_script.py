@@ -53,6 +53,7 @@ def test_the_lock_beside_the_file_chooses_the_packages_too(tmp_path: Path) -> No
         ("# /// script\n# dependencies = [\n# ///\n", "is not TOML"),
         ("# /// script\n# dependencies = 'pandas'\n# ///\n", "a list of texts"),
         ("# /// script\n# requires-python = 3.11\n# ///\n", "are texts"),
+        ("# /// script\n# dependencies = []\nimport penstock\n", "has no end: begin its lines with `#`"),
         ("# /// script\n# a = 1\n# ///\n\n# /// script\n# a = 1\n# ///\n", "several blocks"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.cli.model_help import help_lines
-from penstock.media_types import IMAGE_FILES
+from penstock.media_types import IMAGE_FILES, TEXT_FILES
 
 MEDIA = {"type": "string", "format": "media"}
 
@@ -38,6 +38,13 @@ def test_options_have_type_bounds_and_default() -> None:
     optional = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}
     assert row({"words": optional}, "--words") == ["--words", "TEXT,..."]
     assert row({"point_of": {"type": "object"}}, "--point-of") == ["--point-of", "JSON"]
+
+
+def test_a_switch_stands_alone_and_a_text_may_come_from_a_file() -> None:
+    assert row({"grey": {"type": "boolean", "default": False}}, "--grey,") == [
+        "--grey,", "--no-grey", "default:", "false",
+    ]  # fmt: skip
+    assert "  TEXT  or a file (.txt, .md); required" in lines({"text": {"type": "string", **TEXT_FILES}}, ("text",))
 
 
 def test_a_text_is_an_argument_too() -> None:

@@ -155,3 +155,24 @@ def test_arguments_are_files_or_texts(
 def test_several_texts_are_a_list_where_there_may_be_one(part: dict[str, Any], texts: list[str], value: Any) -> None:
     assert assign_texts(texts, {"properties": {"t": part}}) == {"t": value}
     assert assign_texts([], {"properties": {"t": part}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["photo.jpg", "--grey"], (["photo.jpg"], ["grey=true"])),
+        (["--grey", "photo.jpg"], (["photo.jpg"], ["grey=true"])),
+        (["--grey", "false", "photo.jpg"], (["photo.jpg"], ["grey=false"])),
+        (["--grey=false"], ([], ["grey=false"])),
+        (["--no-grey", "photo.jpg"], (["photo.jpg"], ["grey=false"])),
+        (["--no-wait"], ([], ["no_wait=true"])),
+        (["--maybe"], ([], ["maybe=true"])),
+    ],
+)
+def test_what_is_true_or_false_stands_alone(arguments: list[str], expected: tuple[list[str], list[str]]) -> None:
+    boolean = {"type": "boolean"}
+    optional = {"anyOf": [boolean, {"type": "null"}]}
+    schema = {"properties": {"grey": boolean, "wait": boolean, "no_wait": boolean, "maybe": optional}}
+    assert take_options(arguments, schema) == expected
+    with pytest.raises(UsageProblem, match="there is no option '--no-size'"):
+        take_options(["--no-size"], {"properties": {"size": {"type": "integer"}}})

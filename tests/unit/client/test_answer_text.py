@@ -72,3 +72,10 @@ def test_empty_lists_are_said_in_words() -> None:
     data = {"width": 640, "objects": []}
     assert answer_lines(None, data, [View("boxes", "/objects")]) == ["nothing was found"]
     assert answer_lines("", data, [View("boxes", "/objects")]) == ["nothing was found"]
+
+
+def test_one_plain_value_is_a_line() -> None:
+    views = [View("rows", "/answer")]
+    assert answer_lines(None, {"answer": 536870912}, views) == ["536870912"]
+    assert answer_lines(None, {"answer": True}, views) == ["true"]
+    assert answer_lines(None, {"answer": "a b"}, views) == ["a b"]

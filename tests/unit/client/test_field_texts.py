@@ -35,3 +35,13 @@ def test_a_text_that_is_no_value_is_refused(name: str, text: str, sentence: str)
     with pytest.raises(UsageProblem) as raised:
         put_text({"n": 1}, name, text, SCHEMA)
     assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("10", 10), ("x", "x"), ("true", True), ("null", None), ("1.5", 1.5), ("other", "other")]
+)
+def test_a_choice_keeps_its_type(text: str, value: Any) -> None:
+    found = dict[str, Any]()
+    put_text(found, "vat", text, {"properties": {"vat": {"enum": [0, 10, "x", True, None, 1.5]}}})
+    assert found == {"vat": value}
+    assert type(found["vat"]) is type(value)

@@ -54,3 +54,23 @@ def test_no_file_is_missed_where_the_media_were_given_otherwise() -> None:
 def test_a_file_goes_beside_the_document_that_describes_it() -> None:
     assert assign_files(["a.tif"], SEGMENTATION, taken=["stac"]) == {"scene": "a.tif"}
     assert assign_files([], SEGMENTATION, taken=["stac"]) == {}
+
+
+def test_a_list_takes_what_the_required_fields_around_it_leave() -> None:
+    listed = {"type": "array", "items": MEDIA}
+    fields = schema(["before", "after"], before=MEDIA, images=listed, mask=MEDIA, after=MEDIA)
+
+    assert assign_files(["a", "z"], fields) == {"before": "a", "after": "z"}
+    assert assign_files(["a", "b", "c", "z"], fields) == {"before": "a", "images": ["b", "c"], "after": "z"}
+    with pytest.raises(UsageProblem, match="1 file given"):
+        assign_files(["a"], fields)
+
+
+def test_where_no_file_is_required_none_is_needed() -> None:
+    listed = {"type": "array", "items": MEDIA}
+    fields = schema([], image=MEDIA, images=listed)
+
+    assert assign_files([], fields) == {}
+    assert assign_files(["a"], fields) == {"images": ["a"]}
+    with pytest.raises(UsageProblem, match="2 files given"):
+        assign_files(["a", "b"], schema([], images=listed, others=listed))

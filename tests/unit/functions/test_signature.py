@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 
 import penstock
 from penstock import Image, Labels, Progress, Table, Text
-from penstock.functions.signature import Unservable, build, read_signature
+from penstock.functions.signature import Unservable, read_signature
+from penstock.functions.values import build
 
 
 class Order(BaseModel):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import threading
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.functions.wire import Closed, Wire, WireError
+from penstock.functions.wire import Closed, Wire, WireError, prepare
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -38,7 +37,7 @@ def sent(wires: tuple[Wire, Wire], value: Any) -> Any:
     return message["value"]
 
 
-@pytest.mark.parametrize("side", [1, 300])  # in the stream, and in shared memory
+@pytest.mark.parametrize("side", [1, 300])  # small, and counted
 def test_values_with_arrays_and_bytes_arrive_as_they_were(wires: tuple[Wire, Wire], side: int) -> None:
     value = {"a": [np.arange(side * side * 3).reshape(side, side, 3), {"b": b"x" * side}], "c": None, "d": "ü\ud800"}
     found = sent(wires, value)
@@ -67,20 +66,19 @@ def test_objects_are_refused_before_anything_is_sent(wires: tuple[Wire, Wire]) -
     assert there.receive()["value"] == 1
 
 
-_PREFIX = struct.Struct("<IQB")
+_PREFIX = struct.Struct("<IQ")
 
 
 def _raw(header: Any, body: bytes = b"", size: int | None = None) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return _PREFIX.pack(len(text), len(body) if size is None else size, 0) + text + body
+    return _PREFIX.pack(len(text), len(body) if size is None else size) + text + body
 
 
 @pytest.mark.parametrize(
     "raw",
     [
-        _PREFIX.pack(2**31, 0, 0),
-        _PREFIX.pack(10, 2**40, 0),
-        _PREFIX.pack(10, 0, 1),
+        _PREFIX.pack(2**31, 0),
+        _PREFIX.pack(10, 2**40),
         _raw(b"no json"),
         _raw([1]),
         _raw({"value": 1}),
@@ -100,15 +98,33 @@ def test_messages_that_break_the_protocol_are_refused(ends: Ends, raw: bytes) ->
         Wire(second).receive()
 
 
-def test_shared_memory_that_can_shrink_is_refused(ends: Ends) -> None:
+def test_a_descriptor_is_refused_and_closed(ends: Ends) -> None:
     first, second = ends
-    memory = os.memfd_create("unsealed")
-    os.ftruncate(memory, 100_000)
-    header = json.dumps({"kind": "a", "value": None, "arrays": []}).encode()
-    socket.send_fds(first, [_PREFIX.pack(len(header), 100_000, 1) + header], [memory])
-    os.close(memory)
-    with pytest.raises(WireError, match="can shrink"):
-        Wire(second).receive()
+    ours, theirs = socket.socketpair()
+    with ours:
+        socket.send_fds(first, [_raw({"kind": "a", "value": None})], [theirs.fileno()])
+        theirs.close()
+        with pytest.raises(WireError, match="descriptor"):
+            Wire(second).receive()
+        assert ours.recv(1) == b""  # no copy is left
+
+
+def test_a_silence_that_is_too_long_is_the_end(ends: Ends) -> None:
+    first, second = ends
+    wire = Wire(second, stall_s=0.05)
+    first.sendall(_PREFIX.pack(10, 0))
+    with pytest.raises(Closed):
+        wire.receive()
+    with pytest.raises(Closed):
+        wire.send("call", np.zeros(10_000_000, np.uint8))
+
+
+def test_prepared_values_arrive_in_one_message(wires: tuple[Wire, Wire]) -> None:
+    here, there = wires
+    here.send_prepared("prompts", [prepare({"a": np.full(number, number)}) for number in range(3)], ids=[7, 8, 9])
+    message = there.receive()
+    assert [each["a"].tolist() for each in message["value"]] == [[], [1], [2, 2]]
+    assert (message["kind"], message["ids"]) == ("prompts", [7, 8, 9])
 
 
 def test_the_end_of_the_other_side_is_told(wires: tuple[Wire, Wire]) -> None:

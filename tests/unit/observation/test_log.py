@@ -137,6 +137,18 @@ def test_a_terminal_shows_what_would_control_it() -> None:
     assert plain("Traceback:\n  x\x1b", lines=True) == "Traceback:\n  x\\x1b"
 
 
+def test_a_terminal_shows_the_trace_of_a_function_in_lines(lines: io.StringIO) -> None:
+    shown = io.StringIO()
+    configure("info", stream=shown, as_text=True)
+    structlog.get_logger().error(
+        "function.failed", error="x\ny", trace='\n  File "a.py", line 3, in f\n    1 / 0\x1b[2J\n'
+    )
+
+    assert '\n  File "a.py", line 3, in f\n    1 / 0\\x1b[2J' in shown.getvalue()
+    assert "trace=" not in shown.getvalue()
+    assert lines.getvalue() == ""
+
+
 def test_the_pretty_log_of_a_terminal_cannot_be_controlled(lines: io.StringIO) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.functions.wire import MAX_ARRAYS
+from penstock.functions.wire import MAX_ARRAYS, SMALL_BYTES, prepare
 from penstock.intake.local_media import LocalMedia
 from penstock.workers.input_digests import InputDigests
-from penstock.workers.io.channel import INLINE_BYTES
-from penstock.workers.io.values import pack
 from penstock.workers.io.work_json import held_media
 from penstock.workers.job_media import HELD_BYTES, MAX_HELD, JobMedia
 from penstock.workers.processing import Work
@@ -58,9 +56,9 @@ def test_small_media_stay_in_memory_while_one_message_holds_them(
     assert counted == [media.sizes[str(number)] for number in range(len(sizes))] == sizes
     found = digests.finish(lambda: None)
     assert found == {str(number): hashlib.sha256(bytes(size)).hexdigest() for number, size in enumerate(sizes)}
-    packed = pack(held_media(Work(MODEL, {}, dict(media.files), tmp_path)))
-    assert packed.size_bytes <= INLINE_BYTES
-    assert len(packed.layout) <= MAX_ARRAYS
+    packed = prepare(held_media(Work(MODEL, {}, dict(media.files), tmp_path)))
+    assert sum(map(len, packed.parts)) <= SMALL_BYTES
+    assert len(packed.rows) <= MAX_ARRAYS
 
 
 def test_a_file_that_a_document_names_is_never_held(tmp_path: Path) -> None:

@@ -78,8 +78,7 @@ class ModelProcess:
                 cwd=folder or self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
         os.close(out)
-        ours.settimeout(_STALL_S)
-        self.wire = Wire(ours, lends=True)
+        self.wire = Wire(ours, stall_s=_STALL_S)
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rest = b""
         #: Reason for which the worker itself ended the process; empty if it did not.
@@ -136,6 +135,7 @@ class ModelProcess:
 
     def end(self) -> str:
         """Wait for the process's end and free what it had; return how it ended, with its last lines."""
+        self.wire.shut()
         self.wire.close()
         ended = os.pidfd_open(self.pid)
         try:

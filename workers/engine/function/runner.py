@@ -7,6 +7,7 @@ it never waits.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from penstock.catalogue.functions import file_of
 from penstock.errors import ModelUnavailable, PenstockError, ProcessorFailed
 from penstock.functions.nested import CALL, PLACES, flat, nested
+from penstock.functions.wire import MAX_LINES
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
@@ -28,8 +30,8 @@ from penstock.workers.engine.memory import process_bytes
 
 #: Seconds between two hand-overs of partial outputs.
 _PARTIALS_S = 0.05
-#: Lines of a job that are kept.
-_MAX_LINES = 1000
+#: Lines of a job that are kept: those that its process sends, and the one that counts the rest.
+_MAX_LINES = MAX_LINES + 1
 
 
 @dataclass(eq=False, slots=True)
@@ -344,6 +346,11 @@ def start_of(model: Model) -> Callable[[], ModelProcess]:
     }  # fmt: skip
 
     def start() -> ModelProcess:
+        if missing := [name for name in signature["secrets"] if name not in os.environ]:
+            raise ModelUnavailable(
+                f"the model {model.name!r} needs {', '.join(missing)}, which its decorator names in `secrets`, "
+                "in the environment of the worker"
+            )
         try:
             return ModelProcess(
                 model.name, "penstock.functions.child", python=interpreter_of(model),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from penstock.errors import ModelProcessEnded, ModelUnavailable, PenstockError, ProcessorFailed
-from penstock.functions.wire import MAX_LOANS, Closed, Prepared
+from penstock.functions.wire import MAX_ARRAYS, Closed, Prepared, Unsendable, prepare
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.workers.engine.base import Hosting, Step, Stepped, shapes_of
@@ -39,12 +39,11 @@ log = structlog.get_logger(__name__)
 class HeldPrompt:
     """A prompt of which the process has a copy; the process drops the copy after this object's end."""
 
-    __slots__ = ("_forgotten", "number", "prepared", "process", "prompt")
+    __slots__ = ("_forgotten", "number", "prepared", "process")
 
-    def __init__(self, prompt: Prompt, number: int, forgotten: deque[int]) -> None:
-        self.prompt, self.number = prompt, number
-        #: The process whose memory has the prompt, until it was sent, and the process that it was sent to.
-        self.prepared: tuple[ModelProcess, Prepared] | None = None
+    def __init__(self, prepared: Prepared, number: int, forgotten: deque[int]) -> None:
+        self.prepared, self.number = prepared, number
+        #: The process that it was sent to.
         self.process: ModelProcess | None = None
         self._forgotten = forgotten
 
@@ -77,8 +76,7 @@ class HostedRunner(Driver):
         self._numbers = count(1)
         #: True when the process has told that its device is lost.
         self._lost = False
-        self._process: ModelProcess | None = None
-        #: Prompts that were written and not yet sent.
+        #: Prompts that were not yet sent.
         self._ready: deque[HeldPrompt] = deque()
         #: Numbers of prompts that nobody needs any more; the next batch tells them.
         self._forgotten: deque[int] = deque()
@@ -94,17 +92,19 @@ class HostedRunner(Driver):
         return shapes_of(prompt), *(repr(prompt.data.get(name)) for name in self._hosting.shared)
 
     def admit(self, prompt: Prompt) -> HeldPrompt:
-        """Write the prompt into memory that the process shares; it admits the prompt while it works on a batch.
+        """Have the prompt sent to the process, which admits it while it works on a batch.
 
         Raises `ProcessorFailed` for a value that is neither JSON nor an array.
         """
-        state = HeldPrompt(prompt, next(self._numbers), self._forgotten)
-        if (process := self._process) is not None:
-            with suppress(Closed):  # the driver does it for the next process
-                state.prepared = self._prepared(prompt, process)
-                self._ready.append(state)
-                if len(self._ready) >= GROUP:
-                    self.poke()
+        try:
+            prepared = prepare(prompt_value(prompt))
+            json.dumps(prepared.value)  # else a message with other prompts would fail
+        except (TypeError, ValueError) as error:
+            raise ProcessorFailed(f"the model {self.name!r} failed: {error}") from error
+        state = HeldPrompt(prepared, next(self._numbers), self._forgotten)
+        self._ready.append(state)
+        if len(self._ready) >= GROUP:
+            self.poke()
         return state
 
     def begin(self, states: Sequence[HeldPrompt], wanted: Callable[[], bool]) -> Future[Stepped]:
@@ -115,14 +115,6 @@ class HostedRunner(Driver):
         if not self.is_driven:
             self.fail_all(ProcessorFailed(f"the model {self.name!r} failed: its process could not be driven"))
         return batch.answer
-
-    def _prepared(self, prompt: Prompt, process: ModelProcess) -> tuple[ModelProcess, Prepared]:
-        try:
-            prepared = process.wire.prepare(prompt_value(prompt))
-            json.dumps(prepared.value)  # else a message with other prompts would fail
-        except (TypeError, ValueError) as error:
-            raise ProcessorFailed(f"the model {self.name!r} failed: {error}") from error
-        return process, prepared
 
     def step(self, states: Sequence[HeldPrompt]) -> Sequence[Step]:
         """Send a batch and wait for its answers; raise the first error of a prompt."""
@@ -137,9 +129,8 @@ class HostedRunner(Driver):
         """Return True while batches wait."""
         return bool(self._queue)
 
-    def began(self, process: ModelProcess, ready: Mapping[str, Any]) -> None:
+    def began(self, process: ModelProcess, ready: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Note what the loaded runner takes."""
-        self._process = process
         self.max_batch, self.memory_bytes = int(ready["max_batch"]), int(ready["memory_bytes"])
         self.takes_numbers = bool(ready["takes_numbers"])
 
@@ -147,35 +138,33 @@ class HostedRunner(Driver):
         """Send prompts in groups, and the next batches: so many that the process never waits for one."""
         self._cancel(process)
         while len(self._ready) >= GROUP:
-            self._send_prompts([self._ready.popleft() for _ in range(GROUP)], process)
+            with suppress(ProcessorFailed):  # their batch tells
+                self._send_prompts([self._ready.popleft() for _ in range(GROUP)], process)
         while self._queue and len(self._sent) < DEPTH:
             batch = self._queue.popleft()
             if not batch.wanted():
                 _fail(batch, ProcessorFailed("nobody waits for this batch"))
                 continue
+            self._sent[batch.number] = batch  # before its prompts go: the process may end meanwhile
             try:
                 self._send_prompts(batch.states, process)
             except ProcessorFailed as error:
-                _fail(batch, error)
+                _fail(self._sent.pop(batch.number), error)
                 continue
-            self._sent[batch.number] = batch
             prompts = [state.number for state in batch.states]
             forget = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
             process.wire.send("batch", id=batch.number, prompts=prompts, forget=forget)
 
     def _send_prompts(self, states: Sequence[HeldPrompt], process: ModelProcess) -> None:
         """Send those of the prompts that the process does not have, in few messages."""
-        missing = [state for state in states if state.process is not process]
-        for at in range(0, len(missing), MAX_LOANS):
-            group = missing[at : at + MAX_LOANS]
-            prepared = list[Prepared]()
+        for group in _groups([state for state in states if state.process is not process]):
+            try:
+                ids = [state.number for state in group]
+                process.wire.send_prepared("prompts", [state.prepared for state in group], ids=ids)
+            except Unsendable as error:
+                raise ProcessorFailed(f"the model {self.name!r} failed: {error}") from error
             for state in group:
-                if state.prepared is None or state.prepared[0] is not process:  # admitted before this process began
-                    state.prepared = self._prepared(state.prompt, process)
-                prepared.append(state.prepared[1])
-            process.wire.send_prepared("prompts", prepared, ids=[state.number for state in group])
-            for state in group:
-                state.prepared, state.process = None, process
+                state.process = process
 
     def _cancel(self, process: ModelProcess) -> None:
         """Cancel batches for which nobody waits, and end a process that goes on with one."""
@@ -211,7 +200,6 @@ class HostedRunner(Driver):
 
     def ended(self, how: str) -> None:
         """Fail the batch that the process worked on; the next process gets the others."""
-        self._process = None
         self._ready.clear()
         batches = list(self._sent.values())
         self._sent.clear()
@@ -227,6 +215,19 @@ class HostedRunner(Driver):
             self._sent[batch.number] = batch
         for number in list(self._sent):
             _fail(self._sent.pop(number), error)
+
+
+def _groups(states: Sequence[HeldPrompt]) -> Iterator[list[HeldPrompt]]:
+    """Yield the prompts of one message each: at most `GROUP`, with at most `MAX_ARRAYS` arrays."""
+    group, arrays = list[HeldPrompt](), 0
+    for state in states:
+        if group and (len(group) == GROUP or arrays + len(state.prepared.rows) > MAX_ARRAYS):
+            yield group
+            group, arrays = [], 0
+        group.append(state)
+        arrays += len(state.prepared.rows)
+    if group:
+        yield group
 
 
 def _fail(batch: SentBatch, error: PenstockError) -> None:
