@@ -112,4 +112,4 @@ def test_a_detector_finds_objects_in_photographs_and_scenes(write: Any, tmp_path
     [one] = found["objects"]
     assert (one["label"], one["score"]) == ("dog", pytest.approx(0.9, abs=1e-5))
     assert one["box"] == {"xmin": 32.0, "ymin": 8.0, "xmax": 64.0, "ymax": 40.0}  # twice as wide as the input
-    assert (objects["number"], objects["labels"][0]["label"]) == (1, "dog")
+    assert (objects["count"], objects["labels"][0]["label"]) == (1, "dog")
