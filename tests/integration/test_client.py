@@ -132,9 +132,10 @@ async def test_a_service_that_is_not_there_is_one_sentence() -> None:
             await client.models()
 
 
-def test_an_address_must_be_one() -> None:
-    with pytest.raises(ClientError, match="nonsense"):
-        AsyncClient("nonsense")
+@pytest.mark.parametrize("address", ["nonsense", "http://", "http://[::1", "http://localhost:abc"])
+def test_an_address_must_be_one(address: str) -> None:
+    with pytest.raises(ClientError, match="is not the address of a service"):
+        AsyncClient(address)
 
 
 async def test_a_failed_job_is_retried_and_a_lost_receiver_is_told_again(service: Service) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, TypedDict
-from urllib.parse import urlsplit
 
 import httpx2
 
@@ -52,11 +51,14 @@ def held(wait_s: float) -> RequestOptions:
 
 def options(base_url: str) -> dict[str, Any]:
     """Return the options of an HTTP client for a service's address; raise `ClientError` for an invalid address."""
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL:
+        url = httpx2.URL()
+    if url.scheme not in ("http", "https") or not url.host:
         raise ClientError(f"{base_url!r} is not the address of a service: write http://host:port")
     # A service on this machine is never reached through the environment's proxy.
-    return {"base_url": base_url, "trust_env": not _is_loopback(parts.hostname)}
+    return {"base_url": url, "trust_env": not _is_loopback(url.host)}
 
 
 def _is_loopback(host: str) -> bool:
