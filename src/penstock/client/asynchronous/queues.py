@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Any
-from urllib.parse import quote
 
 from penstock.client.answers import Job, Queue, UsageReport, Worker, WorkerLine
 from penstock.client.asynchronous.service import AsyncPart
@@ -30,7 +29,7 @@ class AsyncQueues(AsyncPart):
 
     async def worker_lines(self, worker_id: str) -> list[WorkerLine]:
         """Return the latest log lines of a worker, the oldest first; needs the scope `admin`."""
-        return await self._service.values(WorkerLine, "lines", f"/v1/workers/{quote(worker_id)}/logs")
+        return await self._service.values(WorkerLine, "lines", f"/v1/workers/{segment(worker_id)}/logs")
 
     async def usage(
         self, *, first: date | str | None = None, last: date | str | None = None, model: str | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from typing import Unpack
-from urllib.parse import quote
 
 from penstock.client.answers import DeliveryPage, WebhookDelivery, WebhookEndpoint
 from penstock.client.asynchronous.service import AsyncPart
@@ -82,7 +81,7 @@ class AsyncWebhooks(AsyncPart):
 
 
 def _endpoint(endpoint_id: str) -> str:
-    return f"{_ENDPOINTS}/{quote(endpoint_id, safe='')}"
+    return f"{_ENDPOINTS}/{segment(endpoint_id)}"
 
 
 def _delivery(delivery_id: str) -> str:

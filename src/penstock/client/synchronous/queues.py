@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Any
-from urllib.parse import quote
 
 from penstock.client.answers import Job, Queue, UsageReport, Worker, WorkerLine
 from penstock.client.connection import reading
@@ -31,7 +30,7 @@ class SyncQueues(SyncPart):
 
     def worker_lines(self, worker_id: str) -> list[WorkerLine]:
         """Return the latest log lines of a worker, the oldest first; needs the scope `admin`."""
-        return self._service.values(WorkerLine, "lines", f"/v1/workers/{quote(worker_id)}/logs")
+        return self._service.values(WorkerLine, "lines", f"/v1/workers/{segment(worker_id)}/logs")
 
     def usage(
         self, *, first: date | str | None = None, last: date | str | None = None, model: str | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import uuid
 from typing import Unpack
-from urllib.parse import quote
 
 from penstock.client.answers import DeliveryPage, WebhookDelivery, WebhookEndpoint
 from penstock.client.connection import held
@@ -81,7 +80,7 @@ class SyncWebhooks(SyncPart):
 
 
 def _endpoint(endpoint_id: str) -> str:
-    return f"{_ENDPOINTS}/{quote(endpoint_id, safe='')}"
+    return f"{_ENDPOINTS}/{segment(endpoint_id)}"
 
 
 def _delivery(delivery_id: str) -> str:

@@ -38,7 +38,8 @@ def test_an_option_that_there_is_not(client: Client, ask: Callable[..., Any], wo
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_an_id_that_is_none(client: Client, name: str) -> None:
-    for ask in (client.job, client.cancel, client.delete, client.queue, client.batch):
+    others = (client.queue, client.batch, client.webhook_endpoint, client.worker_lines)
+    for ask in (client.job, client.cancel, client.delete, *others):
         with pytest.raises(ClientError, match="is not an id"):
             ask(name)
 
