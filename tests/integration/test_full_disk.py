@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,11 @@ from penstock.errors import ObjectStoreFull, OutOfSpace, ServiceError
 from penstock.storage.checks import inspect_disk
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.spool import require_writable
+from tests.support.full_disk import files_of_at_most
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 
 UPLOAD_BYTES, LIMIT_BYTES = 3_000_000, 2_000_000
-
-
-@contextmanager
-def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """Let this process write no longer files, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import httpx2
 
 from penstock.storage.redis import catalogues
 from penstock.storage.redis.usage import note_kept
-from tests.integration.test_full_disk import files_of_at_most
+from tests.support.full_disk import files_of_at_most
 from tests.support.service import ECHO, MAX_SCENE_BYTES, Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
 

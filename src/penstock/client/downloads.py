@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -76,10 +77,8 @@ class PartialDownload:
 
     def write(self, chunk: bytes) -> None:
         """Append bytes."""
-        try:
+        with saving(self._save.path):
             self._file.write(chunk)
-        except OSError as error:
-            raise ClientError(f"cannot write {self._save.path}: {error.strerror}") from error
         self._add(chunk)
         if self._save.on_bytes is not None:
             self._save.on_bytes(self.size_bytes, self._save.artifact.size_bytes)
@@ -90,14 +89,16 @@ class PartialDownload:
         if not self.complete:
             self._path.unlink(missing_ok=True)
             raise Corrupt(f"{artifact.name} did not arrive with the size and SHA-256 of the job: download it again")
-        self._file.flush()
-        rename(self._path, self._save.path)
+        with saving(self._save.path):
+            self._file.flush()
+            self._path.replace(self._save.path)
 
     def close(self) -> None:
         """Keep the bytes that the next attempt can use, and close the file."""
         if not self._over and (self.size_bytes == 0 or self._path != self._shared):
             self._path.unlink(missing_ok=True)
-        self._file.close()
+        with suppress(OSError):  # the disk is full, which was said already
+            self._file.close()
 
     @property
     def _shared(self) -> Path:
@@ -160,10 +161,11 @@ def require_place(path: Path) -> None:
         raise ClientError(f"cannot save {path}: there is a folder of that name; move it, or save elsewhere")
 
 
-def rename(partial: Path, path: Path) -> None:
-    """Rename a partial file; raise `ClientError` where that fails."""
+@contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """Raise `ClientError` where the block cannot write the file."""
     try:
-        partial.replace(path)
+        yield
     except OSError as error:
         raise ClientError(f"cannot save {path}: {error.strerror}") from error
 
@@ -205,9 +207,9 @@ def write_notes(job: Job, folder: Path) -> list[Path]:
     """Write `manifest.json` and `job.json` beside a result and return their paths."""
     for name, content in zip(NOTES, (manifest(job), dict(job.raw)), strict=True):
         partial = folder / f".{name}.{uuid.uuid4().hex[:8]}.part"
-        with open_file(partial, "xb") as file:
-            file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
-        rename(partial, folder / name)
+        with saving(folder / name):
+            partial.write_bytes(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+            partial.replace(folder / name)
     return [folder / name for name in NOTES]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from penstock.client.answers import ClientError
-from penstock.client.downloads import CHUNK_BYTES, make_folder, open_file
+from penstock.client.downloads import CHUNK_BYTES, make_folder, open_file, saving
 from penstock.client.options import OnBytes
 from penstock.client.transfers import TransferProgress
 from penstock.multipart import part_sizes
@@ -160,9 +160,9 @@ class UploadNote:
 
 def _write_key(path: Path, key: str) -> str:
     partial = path.with_name(f".{path.name}.{key[:8]}")
-    with open_file(partial, "xb") as file:
-        file.write(key.encode())
-    partial.replace(path)
+    with saving(path):
+        partial.write_text(key)
+        partial.replace(path)
     return key
 
 
