@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TypeAlias, TypeVar
 
 import httpx2
@@ -44,10 +44,12 @@ async def together(calls: Sequence[Call[T]], at_a_time: int, stop: threading.Eve
         raise
 
 
-async def follow(events: AsyncIterator[Event], on_event: Callable[[Event], None], timeout_s: float | None) -> None:
-    """Call `on_event` with each event until the events or the time end."""
+async def follow(
+    events: AsyncGenerator[Event, None], on_event: Callable[[Event], None], timeout_s: float | None
+) -> None:
+    """Call `on_event` with each event until the events or the time end; then end their connection."""
     try:
-        async with asyncio.timeout(timeout_s) as following:
+        async with asyncio.timeout(timeout_s) as following, aclosing(events):
             async for event in events:
                 on_event(event)
     except TimeoutError:

@@ -6,9 +6,9 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import ParamSpec, TypeAlias, TypeVar
 
 import httpx2
@@ -51,10 +51,11 @@ def together(calls: Sequence[Call[T]], at_a_time: int, stop: threading.Event) ->
     return [future.result() for future in futures]
 
 
-def follow(events: Iterator[Event], on_event: Callable[[Event], None], _timeout_s: float | None) -> None:
-    """Call `on_event` with each event; `cut_off` ends them in time."""
-    for event in events:
-        on_event(event)
+def follow(events: Generator[Event, None, None], on_event: Callable[[Event], None], _timeout_s: float | None) -> None:
+    """Call `on_event` with each event, then end their connection; `cut_off` ends them in time."""
+    with closing(events):
+        for event in events:
+            on_event(event)
 
 
 @contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from functools import partial
 
 import pytest
 
-from penstock.client.tasks import together
+from penstock.client.answers import Event
+from penstock.client.tasks import follow, together
 
 
 async def test_results_keep_their_order_and_so_many_calls_run_at_once() -> None:
@@ -43,3 +45,21 @@ async def test_a_call_that_fails_cancels_the_others() -> None:
         await together([fail, wait], 2, stop)
     assert canceled.is_set()
     assert stop.is_set()
+
+
+async def test_events_end_with_a_callers_own_error() -> None:
+    ended = asyncio.Event()
+
+    async def events() -> AsyncGenerator[Event, None]:
+        try:
+            while True:
+                yield Event(type="job.progress")
+        finally:
+            ended.set()
+
+    def fail(_event: Event) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        await follow(events(), fail, None)
+    assert ended.is_set()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from functools import partial
 
 import pytest
 
-from penstock.client.threads import pause, together
+from penstock.client.answers import Event
+from penstock.client.threads import follow, pause, together
 from penstock.client.transfers import TransferStopped
 
 
@@ -39,3 +41,21 @@ def test_a_call_that_fails_ends_the_pauses_of_the_others_and_those_that_wait_nev
     with pytest.raises(ValueError, match="mine"):
         together([fail, wait], 2, stop)
     assert ended.is_set()
+
+
+def test_events_end_with_a_callers_own_error() -> None:
+    ended = threading.Event()
+
+    def events() -> Generator[Event, None, None]:
+        try:
+            while True:
+                yield Event(type="job.progress")
+        finally:
+            ended.set()
+
+    def fail(_event: Event) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        follow(events(), fail, None)
+    assert ended.is_set(), caught  # whose frames hold the events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
@@ -153,7 +153,7 @@ class AsyncJobs(AsyncFiles):
                 return job
             deadline.check(job)
 
-    def events(self, job_id: str, *, after: str = "") -> AsyncIterator[Event]:
+    def events(self, job_id: str, *, after: str = "") -> AsyncGenerator[Event, None]:
         """Yield the events of a job until it ends, from the beginning or after an event's id.
 
         The first event is `snapshot`, the job itself; each reconnection begins with another `snapshot`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +78,7 @@ class AsyncService:
         """Download an artifact; raise `Corrupt` where size or SHA-256 are not the artifact's."""
         await self._repeated(partial(self._download, path, save), stop)
 
-    async def events(self, job_id: str, after: str, deadline: Deadline) -> AsyncIterator[Event]:
+    async def events(self, job_id: str, after: str, deadline: Deadline) -> AsyncGenerator[Event, None]:
         """Yield the events of a job until it ends or the time is over, over broken connections."""
         reader = EventReader(job_id, after, Delays(self.patience_s, self.draw, self.on_retry), deadline)
         while not reader.over:

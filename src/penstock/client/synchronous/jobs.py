@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
@@ -154,7 +154,7 @@ class SyncJobs(SyncFiles):
                 return job
             deadline.check(job)
 
-    def events(self, job_id: str, *, after: str = "") -> Iterator[Event]:
+    def events(self, job_id: str, *, after: str = "") -> Generator[Event, None]:
         """Yield the events of a job until it ends, from the beginning or after an event's id.
 
         The first event is `snapshot`, the job itself; each reconnection begins with another `snapshot`.

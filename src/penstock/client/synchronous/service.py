@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +79,7 @@ class SyncService:
         """Download an artifact; raise `Corrupt` where size or SHA-256 are not the artifact's."""
         self._repeated(partial(self._download, path, save), stop)
 
-    def events(self, job_id: str, after: str, deadline: Deadline) -> Iterator[Event]:
+    def events(self, job_id: str, after: str, deadline: Deadline) -> Generator[Event, None]:
         """Yield the events of a job until it ends or the time is over, over broken connections."""
         reader = EventReader(job_id, after, Delays(self.patience_s, self.draw, self.on_retry), deadline)
         while not reader.over:
