@@ -84,15 +84,19 @@ def file_digest(
 
 def file_size(path: Path) -> int:
     """Return the size of a local file; raise `ClientError` for one that cannot be sent."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise ClientError(f"cannot read {path}: {error.strerror}") from error
+    size = _status(path).st_size
     if not path.is_file():
         raise ClientError(f"cannot read {path}: not a file")
     if size == 0:
         raise ClientError(f"{path} is empty")
     return size
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise ClientError(f"cannot read {path}: {error.strerror}") from error
 
 
 def upload_key(path: Path, key: str) -> str:
@@ -125,8 +129,8 @@ def has_arrived(part: Upload, digest: str, arrived: Mapping[str, Any] | None) ->
 
 
 def check_unchanged(path: Path, before: os.stat_result, error: Exception | None = None) -> None:
-    """Raise `ClientError` for a file that changed; the change explains an `error` of its upload."""
-    after = path.stat()
+    """Raise `ClientError` for a file that changed or is gone; the change explains an `error` of its upload."""
+    after = _status(path)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise ClientError(f"{path} was changed while it was sent") from error
 

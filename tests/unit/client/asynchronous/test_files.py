@@ -140,6 +140,14 @@ async def test_a_part_that_is_refused_since_the_file_changed_is_told_as_the_chan
     assert store.completed is None
 
 
+async def test_a_file_that_is_gone_before_its_parts_have_arrived_is_named(scene: Path) -> None:
+    store = PartStore(lambda _: scene.unlink(missing_ok=True))
+    async with client_of(store) as client:
+        with pytest.raises(ClientError, match=r"cannot (open|read) .*scene\.tif"):
+            await client.upload(scene)
+    assert store.completed is None
+
+
 async def test_parts_that_arrived_of_a_file_that_changed_are_not_joined(scene: Path) -> None:
     left = {1, 2, 3}
 
