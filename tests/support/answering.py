@@ -16,7 +16,7 @@ ADDRESS = "http://service.test"
 class Answering:
     """Answers each request with the next answer, or raises it. Notes the requests, and the pauses between the tries."""
 
-    def __init__(self, *answers: httpx2.Response | httpx2.TransportError) -> None:
+    def __init__(self, *answers: httpx2.Response | httpx2.RequestError) -> None:
         self._answers = list(answers)
         self.asked: list[httpx2.Request] = []
         self.pauses: list[float] = []
@@ -24,7 +24,7 @@ class Answering:
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(request)
         answer = self._answers.pop(0)
-        if isinstance(answer, httpx2.TransportError):
+        if isinstance(answer, httpx2.RequestError):
             raise answer
         return answer
 

@@ -155,8 +155,8 @@ def _foreign(response: httpx2.Response) -> str:
     )
 
 
-def no_answer(base_url: httpx2.URL, error: httpx2.TransportError) -> Unreachable:
-    """Return the error of a service that does not answer."""
+def no_answer(base_url: httpx2.URL, error: httpx2.RequestError) -> Unreachable:
+    """Return the error of a service that does not answer, or whose answer is cut, garbled or redirected in a circle."""
     reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     address = str(base_url).rstrip("/")
     return Unreachable(f"no answer from {address}: {reason}", address=address)

@@ -92,7 +92,7 @@ class SyncService:
                         if (event := reader.read(sent.event, sent.data)) is not None:
                             yield event
                 delay_s = reader.closed()
-            except httpx2.TransportError as error:
+            except httpx2.RequestError as error:
                 delay_s = reader.failed(connection.no_answer(self.http.base_url, error))
             except PenstockAPIError as error:
                 delay_s = reader.failed(error)
@@ -110,7 +110,7 @@ class SyncService:
     def _attempted(self, attempt: Call[R]) -> R:
         try:
             return attempt()
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise connection.no_answer(self.http.base_url, error) from error
 
     def _answer(self, method: str, path: str, request: RequestOptions) -> httpx2.Response:

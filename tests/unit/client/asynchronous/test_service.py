@@ -29,6 +29,15 @@ async def test_the_service_says_how_long_to_wait() -> None:
     assert service.pauses == [7.0]
 
 
+@pytest.mark.parametrize("kind", [httpx2.DecodingError, httpx2.TooManyRedirects])
+async def test_an_answer_that_cannot_be_read_is_asked_for_again(kind: type[httpx2.RequestError]) -> None:
+    service = Answering(*[kind("no")] * 2)
+
+    with pytest.raises(Unreachable, match=r"no answer from http://service\.test: no"):
+        await ask(service, patience_s=0.3)
+    assert len(service.asked) == 2
+
+
 async def test_waiting_ends_where_patience_does() -> None:
     service = Answering(problem(429, "too_many_jobs", retryable=True, **{"retry-after": "61"}))
 
