@@ -50,6 +50,7 @@ from penstock.cli.options import (
     Params,
     Timeout,
     Url,
+    Whole,
     complete_model,
     connect,
     interruptible,
@@ -154,9 +155,7 @@ def submit(
         Path | None, typer.Option("--out", metavar="DIR", help="Wait, and save the result here.", file_okay=False)
     ] = None,
     param: Params = None,
-    whole: Annotated[
-        str | None, typer.Option("--input", metavar="JSON|FILE", help="The model's whole input; --param overrides it.")
-    ] = None,
+    whole: Whole = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Address to notify when the job ends.")] = None,
     metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the job.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Priority over other jobs.")] = None,

@@ -69,6 +69,9 @@ Params = Annotated[
         help="Field of the model's input: outputs=classes,stats, radiometry.scale=1e-4.",
     ),
 ]
+Whole = Annotated[
+    str | None, typer.Option("--input", metavar="JSON|FILE", help="The model's whole input; --param overrides it.")
+]
 Catalogues = Annotated[
     list[Path] | None,
     typer.Option(

@@ -20,7 +20,7 @@ from penstock.cli.display import err, out, print_json, show_notes
 from penstock.cli.environments import built_records
 from penstock.cli.failures import problem
 from penstock.cli.model_help import plain_words, show_help, wants_help
-from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params
+from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params, Whole
 from penstock.cli.params import assign_texts, means_texts, parse_params, take_options
 from penstock.client.answer_text import answer_lines
 from penstock.client.answers import Event
@@ -52,9 +52,7 @@ def run(
         typer.Option("--out", metavar="DIR", file_okay=False, help="Folder for the result's files [MODEL-result]."),
     ] = None,
     param: Params = None,
-    whole: Annotated[
-        str | None, typer.Option("--input", metavar="JSON|FILE", help="The model's whole input; --param overrides it.")
-    ] = None,
+    whole: Whole = None,
     isolated: Annotated[
         bool, typer.Option("--isolated", help="Run the processor in a separate process, as a worker does.")
     ] = False,
