@@ -135,8 +135,18 @@ def _example(part: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
         return {name: _example(part["properties"][name], root) for name in part.get("required", ())}
     if part.get("type") == "array":
         return [_example(part.get("items", {}), root)] * part.get("minItems", 1)
-    number = part.get("minimum", part.get("maximum", 1))
-    return {"integer": number, "number": number, "boolean": True}.get(part.get("type", ""), "TEXT")
+    if part.get("type") in ("integer", "number"):
+        return _number(part)
+    return True if part.get("type") == "boolean" else "TEXT"
+
+
+def _number(part: Mapping[str, Any]) -> float:
+    """Return a number within the bounds of a schema."""
+    from jsonschema import Draft202012Validator
+
+    bounds = [part[name] for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum") if name in part]
+    near = [bound + step for step in (0, 1, -1) for bound in bounds]
+    return next(filter(Draft202012Validator(part).is_valid, [*near, sum(bounds) / 2]), 1) if bounds else 1
 
 
 def _reloading(files: Sequence[Path]) -> int:

@@ -55,6 +55,21 @@ def test_a_model_that_needs_nothing_and_another_address_are_named() -> None:
     assert python == 'from penstock.client import Client; print(Client("http://127.0.0.1:81").run("m"))'
 
 
+@pytest.mark.parametrize(
+    ("bounds", "number"),
+    [
+        ({"minimum": 16, "maximum": 1024}, 16),
+        ({"exclusiveMinimum": 5}, 6),
+        ({"exclusiveMaximum": 0}, -1),
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 1}, 0.5),
+    ],
+)
+def test_a_number_lies_within_its_bounds(bounds: dict[str, int], number: float) -> None:
+    part = {"type": "number", **bounds}
+    submit, _, _ = lines_to_paste(DEFAULT_URL, "m", {"type": "object", "properties": {"a": part}, "required": ["a"]})
+    assert submit == f"penstock submit m --a {number} --wait"
+
+
 def test_two_files_with_one_name_are_refused(tmp_path: Path) -> None:
     code = "import penstock\n@penstock.model\ndef f(a: int) -> int:\n    return a\n"
     for name in ("a.py", "b.py"):
