@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.client.answers import ClientError, LineOutcome
 from penstock.client.decoding import read
-from penstock.client.downloads import saving
+from penstock.client.downloads import file_errors
 
 RESULTS, ERRORS = "results.jsonl", "errors.jsonl"
 #: Requests and bytes of the largest batch that is sent inline; larger ones are uploaded as a file.
@@ -31,7 +31,7 @@ def is_small(requests: Sequence[Mapping[str, Any]]) -> bool:
 def write_requests(requests: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     """Write requests to a new JSONL file in a folder and return its path."""
     path = folder / "requests.jsonl"
-    with saving(path), path.open("x", encoding="utf-8") as file:
+    with file_errors("save", path), path.open("x", encoding="utf-8") as file:
         file.writelines(json.dumps(dict(request)) + "\n" for request in requests)
     return path
 

@@ -77,7 +77,7 @@ class PartialDownload:
 
     def write(self, chunk: bytes) -> None:
         """Append bytes."""
-        with saving(self._save.path):
+        with file_errors("save", self._save.path):
             self._file.write(chunk)
         self._add(chunk)
         if self._save.on_bytes is not None:
@@ -89,7 +89,7 @@ class PartialDownload:
         if not self.complete:
             self._path.unlink(missing_ok=True)
             raise Corrupt(f"{artifact.name} did not arrive with the size and SHA-256 of the job: download it again")
-        with saving(self._save.path):
+        with file_errors("save", self._save.path):
             self._file.flush()
             self._path.replace(self._save.path)
 
@@ -137,20 +137,25 @@ class PartialDownload:
         self._sha256, self.size_bytes = hashlib.sha256(), 0
 
 
-def open_file(path: Path, mode: Literal["rb", "xb", "x+b", "a+b"]) -> BinaryIO:
-    """Open a file; raise `ClientError` where that fails."""
+@contextmanager
+def file_errors(what: str, path: Path) -> Iterator[None]:
+    """Raise `ClientError` where the block cannot do this with a file: `open`, `save`."""
     try:
-        return path.open(mode)
+        yield
     except OSError as error:
-        raise ClientError(f"cannot open {path}: {error.strerror}") from error
+        raise ClientError(f"cannot {what} {path}: {error.strerror}") from error
+
+
+def open_file(path: Path, mode: Literal["rb", "x+b", "a+b"]) -> BinaryIO:
+    """Open a file; raise `ClientError` where that fails."""
+    with file_errors("open", path):
+        return path.open(mode)
 
 
 def make_folder(path: Path) -> None:
     """Create a folder unless it exists; raise `ClientError` where that fails or the folder is not writable."""
-    try:
+    with file_errors("make the folder", path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ClientError(f"cannot make the folder {path}: {error.strerror}") from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise ClientError(f"cannot write in the folder {path}")
 
@@ -159,15 +164,6 @@ def require_place(path: Path) -> None:
     """Raise `ClientError` where a folder has the name of a file to be saved."""
     if path.is_dir():
         raise ClientError(f"cannot save {path}: there is a folder of that name; move it, or save elsewhere")
-
-
-@contextmanager
-def saving(path: Path) -> Iterator[None]:
-    """Raise `ClientError` where the block cannot write the file."""
-    try:
-        yield
-    except OSError as error:
-        raise ClientError(f"cannot save {path}: {error.strerror}") from error
 
 
 def select_artifacts(job: Job, names: Collection[str] | None) -> list[Artifact]:
@@ -207,7 +203,7 @@ def write_notes(job: Job, folder: Path) -> list[Path]:
     """Write `manifest.json` and `job.json` beside a result and return their paths."""
     for name, content in zip(NOTES, (manifest(job), dict(job.raw)), strict=True):
         partial = folder / f".{name}.{uuid.uuid4().hex[:8]}.part"
-        with saving(folder / name):
+        with file_errors("save", folder / name):
             partial.write_bytes(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
             partial.replace(folder / name)
     return [folder / name for name in NOTES]

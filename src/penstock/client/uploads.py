@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from penstock.client.answers import ClientError
-from penstock.client.downloads import CHUNK_BYTES, make_folder, open_file, saving
+from penstock.client.downloads import CHUNK_BYTES, file_errors, make_folder, open_file
 from penstock.client.options import OnBytes
 from penstock.client.transfers import TransferProgress
 from penstock.multipart import part_sizes
@@ -71,32 +71,23 @@ def file_digest(
     """
     digest = new(algorithm, usedforsecurity=False)
     left = math.inf if size_bytes is None else size_bytes
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            while left and (chunk := file.read(int(min(left, _DIGEST_BYTES)))):
-                digest.update(chunk)
-                left -= len(chunk)
-    except OSError as error:
-        raise ClientError(f"cannot read {path}: {error.strerror}") from error
+    with file_errors("read", path), path.open("rb") as file:
+        file.seek(start)
+        while left and (chunk := file.read(int(min(left, _DIGEST_BYTES)))):
+            digest.update(chunk)
+            left -= len(chunk)
     return digest.hexdigest()
 
 
 def file_size(path: Path) -> int:
     """Return the size of a local file; raise `ClientError` for one that cannot be sent."""
-    size = _status(path).st_size
+    with file_errors("read", path):
+        size = path.stat().st_size
     if not path.is_file():
         raise ClientError(f"cannot read {path}: not a file")
     if size == 0:
         raise ClientError(f"{path} is empty")
     return size
-
-
-def _status(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as error:
-        raise ClientError(f"cannot read {path}: {error.strerror}") from error
 
 
 def upload_key(path: Path, key: str) -> str:
@@ -130,7 +121,8 @@ def has_arrived(part: Upload, digest: str, arrived: Mapping[str, Any] | None) ->
 
 def check_unchanged(path: Path, before: os.stat_result, error: Exception | None = None) -> None:
     """Raise `ClientError` for a file that changed or is gone; the change explains an `error` of its upload."""
-    after = _status(path)
+    with file_errors("read", path):
+        after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise ClientError(f"{path} was changed while it was sent") from error
 
@@ -164,7 +156,7 @@ class UploadNote:
 
 def _write_key(path: Path, key: str) -> str:
     partial = path.with_name(f".{path.name}.{key[:8]}")
-    with saving(path):
+    with file_errors("save", path):
         partial.write_text(key)
         partial.replace(path)
     return key
