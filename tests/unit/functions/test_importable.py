@@ -56,9 +56,7 @@ def test_another_interpreter_sees_no_path_of_this_one() -> None:
 
 def test_all_processes_of_a_user_have_one_folder_and_make_it_anew(tmp_path: Path) -> None:
     def asked() -> Path:
-        code = (
-            "import os; from penstock.functions.importable import importable as i; print(i(), flush=True); os._exit(0)"
-        )
+        code = "import os, penstock.functions.importable as it; print(it.importable(), flush=True); os._exit(0)"
         words, env = [sys.executable, "-c", code], {**os.environ, "TMPDIR": str(tmp_path)}
         done = subprocess.run(words, capture_output=True, text=True, check=True, env=env, timeout=60)
         return Path(done.stdout.strip())
