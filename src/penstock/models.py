@@ -211,12 +211,8 @@ class Model(Record):
         """Fill in the runner and the processor of a function's record; the function has a title of its own."""
         if not isinstance(data, dict) or data.get("function") is None:
             return data
-        return {
-            "title": "",
-            "processor": FUNCTION,
-            **data,
-            "runner": FUNCTION,
-        }  # of a scene's tiles: a raster processor
+        # A function of a scene's tiles has a raster processor.
+        return {"title": "", "processor": FUNCTION, **data, "runner": FUNCTION}
 
     @property
     def is_unbuilt(self) -> bool:
