@@ -104,7 +104,7 @@ def facts_of(model: Model) -> dict[str, Any]:
     about = {
         "name": model.name, "revision": model.revision, "record_sha256": record_sha256(model),
         "weights_sha256": None if served else weights_sha256(model), "runner": model.runner, "dtype": model.dtype,
-        "processor": model.processor, "processor_version": _version_of(model.processor) or None,
+        "processor": model.processor, "processor_version": version_of(model.processor) or None,
         "packages": None if model.environment is None else digest_of(Path(model.environment)),
     }  # fmt: skip
     machine = SERVER if served else device_class(model)
@@ -164,6 +164,7 @@ def _name_of(value: object) -> str:
     return type(value).__name__
 
 
-def _version_of(processor: str) -> str:
+def version_of(processor: str) -> str:
+    """Return the version of the package that has a processor; empty if none is known."""
     found = {point.dist.version for point in entry_points(group=GROUP, name=processor) if point.dist is not None}
     return " ".join(sorted(found))

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +24,6 @@ from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Claim, Job, JobKey, State
 from penstock.models import media_references
 from penstock.processors.base import Result
-from penstock.processors.registry import GROUP
 from penstock.storage.canonical_hash import digest
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
@@ -34,6 +32,7 @@ from penstock.storage.redis.scripts import Command, query
 from penstock.workers.artifacts import Finished
 from penstock.workers.engine.base import Check
 from penstock.workers.processing import Processed
+from penstock.workers.provenance import version_of
 from penstock.workers.served_models import RunnableModel
 
 #: Bytes, so that no request, which is JSON, can hold the same value.
@@ -122,7 +121,7 @@ def fingerprint_of(
         hashes[reference] = known.get(reference) or sha256_of(file.source)
     places = media_references(runnable.schema, request)
     named = {place: [_MEDIUM, _called(reference), hashes[reference]] for place, reference in places}
-    software = [__version__, _version_of(model.processor)]
+    software = [__version__, version_of(model.processor)]
     if model.environment is not None:
         software.append(str(digest_of(Path(model.environment))))
     return digest("result", claim.key.tenant, software, model.model_dump(mode="json"), _named(request, named)).hex()
@@ -151,8 +150,3 @@ def _called(reference: str) -> str:
     """Return a reference's name as the processor sees it, without the parts that differ in each request."""
     scheme, host, path, _, _ = urlsplit(reference)
     return path if scheme == "media" else urlunsplit((scheme, host, path, "", ""))
-
-
-def _version_of(processor: str) -> str:
-    found = {point.dist.version for point in entry_points(group=GROUP, name=processor) if point.dist is not None}
-    return " ".join(sorted(found))

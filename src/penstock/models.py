@@ -168,8 +168,8 @@ class Model(Record):
     #: Environment that computes the model where the worker's own lacks its library: a folder with `bin/python`, or an
     #: interpreter. The model then runs in a process of its own.
     environment: str | None = None
-    #: Packages of such an environment, as `pip` takes them (`terratorch==1.2.13`), which the worker locks and builds.
-    #: Not read where `environment` names one that is ready.
+    #: Packages of such an environment, as `pip` takes them (`terratorch==1.2.13`), which the worker locks and builds
+    #: unless its own has them all. Not read where `environment` names one that is ready.
     dependencies: tuple[str, ...] = ()
     #: Number type of the computation; `bfloat16` by autocast.
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -211,12 +211,8 @@ class Model(Record):
         """Fill in the runner and the processor of a function's record; the function has a title of its own."""
         if not isinstance(data, dict) or data.get("function") is None:
             return data
-        return {
-            "title": "",
-            "processor": FUNCTION,
-            **data,
-            "runner": FUNCTION,
-        }  # of a scene's tiles: a raster processor
+        # A function of a scene's tiles has a raster processor.
+        return {"title": "", "processor": FUNCTION, **data, "runner": FUNCTION}
 
     @property
     def is_unbuilt(self) -> bool:

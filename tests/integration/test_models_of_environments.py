@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.workers.engine.checking import shared
 from penstock.workers.engine.engine import BatchingEngine
+from penstock.workers.engine.function.process import interpreter_of
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import localise
 from penstock.workers.io.forks import ForkOptions
@@ -145,6 +147,25 @@ def test_a_record_s_packages_are_built_with_those_of_penstock(tmp_path: Path, mo
     assert record_sha256(built) == record_sha256(asked)
 
 
+INSTALLED = ("Pytest_Timeout>=1", f"numpy=={metadata.version('numpy')}", "tool==1.0; python_version < '3'")
+
+
+def test_packages_that_the_worker_has_are_not_built(tmp_path: Path, model: Model) -> None:
+    asked = model.model_copy(update={"environment": None, "dependencies": INSTALLED})
+    environments = Environments(tmp_path / "environments", tmp_path / "no-uv.toml")
+    found = localise(asked, cache=tmp_path, environments=environments)
+    assert (found.environment, found.is_unbuilt) == (None, False)
+    assert interpreter_of(found) == Path(sys.executable)
+    assert not (tmp_path / "environments").exists()
+
+
+@pytest.mark.parametrize("lacking", ["numpy<2", "tool", "numpy[x]", "numpy @ file:///numpy.whl", "./a folder"])
+def test_one_package_that_the_worker_lacks_makes_an_environment(tmp_path: Path, model: Model, lacking: str) -> None:
+    asked = model.model_copy(update={"environment": None, "dependencies": (*INSTALLED, lacking)})
+    with pytest.raises(ModelUnavailable, match="is not built yet"):
+        localise(asked, cache=tmp_path, environments=Environments(tmp_path / "environments"), fetch=False)
+
+
 def test_a_catalogue_names_an_environment_from_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text(
         '[models.m]\ntitle = "M"\nrunner = "vllm"\nprocessor = "vllm-plugin"\nsource = "m"\nrevision = "1"\n'
@@ -167,6 +188,7 @@ def test_doctor_says_which_environments_are_built_missing_broken_or_unused(
         record.format("ready", f'environment = "{environment}"')
         + record.format("unbuilt", 'dependencies = ["tool==3.0"]')
         + record.format("gone", 'environment = "nowhere"')
+        + record.format("here", 'dependencies = ["numpy"]')
     )
     text = (
         "# /// script\n# dependencies = ['tool=={0}']\n# ///\n"
@@ -181,6 +203,7 @@ def test_doctor_says_which_environments_are_built_missing_broken_or_unused(
     used, unused = (environments.build(read_script(tmp_path / f"{name}.py")).parents[1] for name in ("used", "unused"))
     found = {each.name: (each.ok, each.detail) for each in findings(settings)}
     assert found["environment of ready"] == (True, str(environment))
+    assert found["environment of here"] == (True, sys.prefix)
     assert found["environment of used.py"] == (True, str(used))
     assert found["environment of unbuilt"][0] is False
     assert "is not built yet" in found["environment of unbuilt"][1]

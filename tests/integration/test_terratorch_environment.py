@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from penstock.functions.importable import variables
+from penstock.functions.importable import fitted
 from tests.support.stack import running
 
 pytestmark = [pytest.mark.breadth, pytest.mark.timeout(900)]
@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     if not PYTHON.exists():
         pytest.skip("needs TerraTorch: make terratorch-env")
     folder = tmp_path_factory.mktemp("prithvi")
-    env = {**os.environ, **variables(PYTHON), "HF_HUB_OFFLINE": "1"}
+    env = {**fitted(os.environ, PYTHON), "HF_HUB_OFFLINE": "1"}
     env["PYTHONPATH"] += f":{ROOT}"
     words = [str(PYTHON), "-c", MAKE, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=env, check=True)

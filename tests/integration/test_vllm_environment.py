@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import penstock
-from penstock.functions.importable import variables
+from penstock.functions.importable import fitted
 from penstock.processors.geo.sample import write_sample
 
 pytestmark = [pytest.mark.breadth, pytest.mark.timeout(1500)]
@@ -52,7 +52,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not PYTHON.exists():
         pytest.skip("needs vLLM: make vllm-env")
     folder = tmp_path_factory.mktemp("vllm")
-    env = {**os.environ, **variables(PYTHON), "HF_HUB_OFFLINE": "1"}
+    env = {**fitted(os.environ, PYTHON), "HF_HUB_OFFLINE": "1"}
     for script, name in (("tiny_llama.py", "llama"), ("tiny.py", "prithvi")):
         words = [PYTHON, ROOT / "tests" / "vllm" / script, folder / name]
         subprocess.run(words, check=True, timeout=900, env=env, capture_output=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import cores
-from penstock.functions.importable import variables
+from penstock.functions.importable import fitted
 from penstock.workers.io import landlock, system_calls
 
 MAX_FILES = 1024
@@ -71,12 +71,7 @@ _TUNED = {
 
 def environment(python: Path = Path(sys.executable)) -> dict[str, str]:
     """Return the environment of IO processes that an interpreter runs: no secrets, no settings, no home."""
-    found = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _TUNED
-    if python != Path(sys.executable):
-        for name in ("PYTHONHOME", "VIRTUAL_ENV"):
-            found.pop(name, None)
-        found |= variables(python)
-    return found
+    return fitted({name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _TUNED, python)
 
 
 @dataclass(frozen=True, slots=True)

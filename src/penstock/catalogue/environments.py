@@ -20,10 +20,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from packaging.requirements import InvalidRequirement, Requirement
 
 from penstock.catalogue.script import Script
 from penstock.config import default_model_cache
@@ -108,7 +110,7 @@ class Environments:
     def with_environment(self, model: Model, *, build: bool) -> Model:
         """Return a record with the interpreter of its environment; raise `ModelUnavailable` if there is none.
 
-        With `build` it is built if it is not there.
+        With `build` it is built if it is not there. A record whose packages are all installed here needs none.
         """
         if model.environment is not None:
             try:
@@ -117,6 +119,8 @@ class Environments:
                 raise ModelUnavailable(f"model {model.name!r}: {error.detail}") from error
             _require_own_needs(model.name, python)
             return model.model_copy(update={"environment": str(python)})
+        if all(map(_is_installed, model.dependencies)):
+            return model.model_copy(update={"dependencies": ()})
         script = script_of(model)
         found = self.build(script) if build else self.find(script)
         if found is None:
@@ -236,6 +240,17 @@ class Environments:
 def script_of(model: Model) -> Script:
     """Return what the environment of a record needs."""
     return Script((*model.dependencies, *OWN_NEEDS.values()))
+
+
+def _is_installed(dependency: str) -> bool:
+    """Return True if this environment has what a requirement asks for; never for one with an address or extras."""
+    try:
+        asked = Requirement(dependency)
+        if asked.marker is not None and not asked.marker.evaluate():
+            return True  # it is for other systems
+        return not (asked.url or asked.extras) and asked.specifier.contains(version(asked.name), prereleases=True)
+    except (InvalidRequirement, PackageNotFoundError):  # of the former, uv says what is wrong
+        return False
 
 
 #: Descriptors that keep environments from being removed, for the rest of this process's life.

@@ -75,6 +75,7 @@ def _asked(path: Path, environments: Environments) -> Iterator[tuple[str, Callab
     from penstock.catalogue.records import read_catalogue
     from penstock.catalogue.script import read_script
     from penstock.models import Model
+    from penstock.workers.engine.function.process import interpreter_of
     from penstock.workers.engine.runners import Runners
 
     def of_file() -> Path:
@@ -84,7 +85,7 @@ def _asked(path: Path, environments: Environments) -> Iterator[tuple[str, Callab
         return found
 
     def of_record(model: Model) -> Path:
-        return Path(str(Runners.installed().with_environment(model, environments, build=False).environment))
+        return interpreter_of(Runners.installed().with_environment(model, environments, build=False))
 
     if path.suffix == ".py":
         try:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.functions.importable import variables
+from penstock.functions.importable import fitted
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 1, 22, 2, 38
 _STEP_BYTES = 8
@@ -59,14 +59,8 @@ def environment(*, network: bool = False, secrets: Iterable[str] = (), gpu: bool
 def environment_of(
     python: Path, *, network: bool = False, secrets: Iterable[str] = (), gpu: bool = False
 ) -> dict[str, str]:
-    """Return the environment of a process of an interpreter, which imports `penstock` from here.
-
-    For another interpreter than this one it has no paths of this one.
-    """
-    found = environment(network=network, secrets=secrets, gpu=gpu)
-    if python != Path(sys.executable):
-        found.pop("VIRTUAL_ENV", None)
-    return found | variables(python)
+    """Return the environment of a process of an interpreter, which imports `penstock` from here."""
+    return fitted(environment(network=network, secrets=secrets, gpu=gpu), python)
 
 
 def end_with(parent: int) -> None:

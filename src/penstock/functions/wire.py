@@ -103,7 +103,7 @@ class Memory:
                 self._used_bytes -= self._freed.popleft()
             if self._used_bytes + size_bytes > self.max_bytes:
                 raise TooMuch(self.max_bytes)
-            buffer = (ctypes.c_ubyte * size_bytes)()  # the kernel makes its pages as they are filled
+            buffer = (ctypes.c_ubyte * size_bytes)()  # one of few buffers of which the end can be seen
             self._used_bytes += size_bytes
         weakref.finalize(buffer, self._freed.append, size_bytes).atexit = False
         return buffer

@@ -71,13 +71,20 @@ class ModelProcess:
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
-        with theirs:
+        try:
             self._process = subprocess.Popen(
                 [str(python), "-P", "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 cwd=folder or self._folder.name, env=env, start_new_session=True,
             )  # fmt: skip
-        os.close(out)
+        except OSError:
+            ours.close()
+            os.close(self._pipe)
+            self._folder.cleanup()
+            raise
+        finally:
+            theirs.close()
+            os.close(out)
         self.wire = Wire(ours, stall_s=_STALL_S)
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rest = b""

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
@@ -24,7 +23,7 @@ import httpx2
 import structlog
 
 from penstock.errors import ModelServerFailed, ModelUnavailable
-from penstock.functions.importable import variables
+from penstock.functions.importable import fitted
 from penstock.models import Model
 from penstock.processors.base import Output
 from penstock.processors.openai.options import ServerOptions
@@ -245,9 +244,7 @@ def environment(start_timeout_s: float, python: Path) -> dict[str, str]:
     """
     kept = {name: value for name, value in as_given(os.environ).items() if not name.startswith(_KEPT_BACK)}
     own = {"VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(start_timeout_s)), MARK: "1", WORKER: str(os.getpid())}
-    if python != Path(sys.executable):
-        kept.pop("VIRTUAL_ENV", None)
-    return {**kept, **_VARIABLES, **own, **variables(python)}
+    return fitted({**kept, **_VARIABLES, **own}, python)
 
 
 def reason_in(text: str) -> str:

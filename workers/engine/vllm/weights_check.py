@@ -79,6 +79,6 @@ def _alone(config: Any) -> Iterator[None]:
 @cache
 def _join() -> None:
     state = vllm("distributed.parallel_state")
-    meeting = f"file://{tempfile.mkdtemp(prefix='vllm-')}/meeting"
-    state.init_distributed_environment(1, 0, meeting, 0, "gloo")
-    state.initialize_model_parallel(1, 1)
+    with tempfile.TemporaryDirectory(prefix="vllm-") as folder:
+        state.init_distributed_environment(1, 0, f"file://{folder}/meeting", 0, "gloo")
+        state.initialize_model_parallel(1, 1)
