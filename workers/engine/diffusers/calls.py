@@ -1,7 +1,7 @@
 """Images by the library's own pipelines, without a branch for any class but those without a text.
 
 A prompt is a call of a pipeline, with a scheduler and random numbers of its own. It is held after each step (see
-`paused`), so images of one size share batches, whatever their jobs. On a CPU an image's bits are those of a call
+`resumable`), so images of one size share batches, whatever their jobs. On a CPU an image's bits are those of a call
 alone. On a GPU images that begin together with the same settings are one call: the other images change the last bits.
 """
 
@@ -23,7 +23,7 @@ from penstock.processors.image_generation.calls import PARAMETERS, Task
 from penstock.workers.engine.base import Continue, Done, Step
 from penstock.workers.engine.diffusers.loop import Loop, pixels
 from penstock.workers.engine.diffusers.parts import diffusers
-from penstock.workers.engine.diffusers.paused import Pause, Paused, Resumable, Returned
+from penstock.workers.engine.resumable import Pause, Paused, Resumable, Returned
 from penstock.workers.engine.torch.device import TorchDevice
 
 _REQUIRED = ("task", "width", "height", "steps", "seed")

@@ -23,11 +23,12 @@ from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.encoder_cache import EncoderCache
+from penstock.workers.engine.resumable import Paused, Resumable
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings
 from penstock.workers.engine.transformers.inputs import IDS, MASK, network_inputs, with_lists
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.stepwise import Generation
+from penstock.workers.engine.transformers.stepwise import begun
 from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Counters of an output, see `Output.counts`.
@@ -79,7 +80,7 @@ class Text:
     last: Step | None = None
     new: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=dict)
-    generation: Generation | None = None
+    generation: Resumable | None = None
 
     def close(self) -> None:
         """Free the cache."""
@@ -115,7 +116,7 @@ class GenerationRunner(NetworkRunner):
     takes_mask: bool = True
     opener: Opener | None = None
     #: Calls of `generate` under way.
-    generations: weakref.WeakSet[Generation] = field(default_factory=weakref.WeakSet)
+    generations: weakref.WeakSet[Resumable] = field(default_factory=weakref.WeakSet)
 
     @property
     def encodings(self) -> EncoderCache[Tensor] | None:
@@ -185,7 +186,8 @@ class GenerationRunner(NetworkRunner):
             return text.last
         try:
             text.generation = text.generation or self._begun(text)
-            step = self._step(text, text.generation.next())
+            came = text.generation.resume()
+            step = self._step(text, came.value if isinstance(came, Paused) else None)
         except ValueError as error:
             text.close()
             raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
@@ -210,10 +212,10 @@ class GenerationRunner(NetworkRunner):
             return Done(Output({"token_ids": list(text.new), "finish_reason": reason}, counts=text.counts))
         return Continue(TextState(text, text.made + 1), Output({"token_ids": list(text.new)}, partial=True))
 
-    def _begun(self, text: Text) -> Generation:
+    def _begun(self, text: Text) -> Resumable:
         """Return a call of `generate` that has chosen the tokens so far."""
         inputs, text.counts = self._inputs(text)
-        generation = Generation(self.network, self.device, inputs, text.sampling, text.new)
+        generation = begun(self.network, self.device, inputs, text.sampling, text.new)
         self.generations.add(generation)
         return generation
 
