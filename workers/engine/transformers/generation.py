@@ -75,9 +75,9 @@ class Text:
     given: Sent | None
     sampling: Sampling
     opening: Opening
-    #: The number of steps made so far, and the last of them.
+    #: The number of steps made so far, and the output of the last of them: a step would hold this text in a circle.
     made: int = 0
-    last: Step | None = None
+    last: Output | None = None
     new: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=dict)
     generation: Resumable | None = None
@@ -182,22 +182,21 @@ class GenerationRunner(NetworkRunner):
     def _advance(self, state: TextState) -> Step:
         """Return the step of a state; the one made before if the engine repeats its latest step after an error."""
         text = state.text
-        if text.last is not None and state.at < text.made:
-            return text.last
-        try:
-            text.generation = text.generation or self._begun(text)
-            came = text.generation.resume()
-            step = self._step(text, came.value if isinstance(came, Paused) else None)
-        except ValueError as error:
-            text.close()
-            raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
-        except BaseException:
-            text.close()  # the cache may be half written: the next step begins anew
-            raise
-        text.made, text.last = text.made + 1, step
-        return step
+        if text.last is None or state.at >= text.made:
+            try:
+                text.generation = text.generation or self._begun(text)
+                came = text.generation.resume()
+                text.last = self._output(text, came.value if isinstance(came, Paused) else None)
+            except ValueError as error:
+                text.close()
+                raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
+            except BaseException:
+                text.close()  # the cache may be half written: the next step begins anew
+                raise
+            text.made += 1
+        return Continue(TextState(text, text.made), text.last) if text.last.partial else Done(text.last)
 
-    def _step(self, text: Text, token: int | None) -> Step:
+    def _output(self, text: Text, token: int | None) -> Output:
         if token is None and not text.new:
             raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
         ended = token is None or token in self.ends
@@ -209,8 +208,8 @@ class GenerationRunner(NetworkRunner):
             text.close()
             text.given, text.opening = None, Opening()
             reason = "stop" if ended else "length"
-            return Done(Output({"token_ids": list(text.new), "finish_reason": reason}, counts=text.counts))
-        return Continue(TextState(text, text.made + 1), Output({"token_ids": list(text.new)}, partial=True))
+            return Output({"token_ids": list(text.new), "finish_reason": reason}, counts=text.counts)
+        return Output({"token_ids": list(text.new)}, partial=True)
 
     def _begun(self, text: Text) -> Resumable:
         """Return a call of `generate` that has chosen the tokens so far."""
