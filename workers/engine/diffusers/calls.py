@@ -8,8 +8,9 @@ alone. On a GPU images that begin together with the same settings are one call: 
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,8 @@ class CallRunner:
     memory_bytes: int
     #: True: images that begin together are one call.
     together: bool
+    #: Calls under way.
+    calls: weakref.WeakSet[Resumable] = field(default_factory=weakref.WeakSet)
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return task and size."""
@@ -114,6 +117,8 @@ class CallRunner:
 
     def close(self) -> None:
         """Free the device's memory."""
+        for call in list(self.calls):
+            call.close()
         for module in self.modules:
             self.device.free(module)
 
@@ -177,7 +182,9 @@ class CallRunner:
             with device.running():
                 return _called(pipeline, images, pause)
 
-        return Resumable(run)
+        call = Resumable(run)
+        self.calls.add(call)
+        return call
 
 
 def _called(pipeline: Any, images: Sequence[Mapping[str, Any]], pause: Pause) -> list[dict[str, Any]]:
