@@ -113,7 +113,9 @@ def facts_of(model: Model) -> dict[str, Any]:
 
 def record_sha256(model: Model) -> str:
     """Return the digest of the fields of a record that can change a result: equal on every machine."""
-    return digest("record", model.model_dump(mode="json", exclude=set(_NOT_COMPUTED), fallback=_name_of)).hex()
+    record = model.model_dump(mode="json", exclude=set(_NOT_COMPUTED), fallback=_name_of)
+    record["options"].pop("file", None)  # the path of a function's file
+    return digest("record", record).hex()
 
 
 def weights_sha256(model: Model) -> str | None:

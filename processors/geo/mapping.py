@@ -78,6 +78,8 @@ _MANY_PX = 2**40
 _DUMMY_TIME = "2020-06-15T10:00:00Z"
 #: Model fields that determine its outputs. `source` is not one: the weights may have another path elsewhere.
 _MODEL_FIELDS = ("name", "runner", "revision", "sha256", "files", "dtype")
+#: Options of a function that a record names: its file's digest, and the arguments of its class.
+_OF_CODE = ("code_sha256", "arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +321,7 @@ class SceneRunner:
             "format": strips.FORMAT,
             "penstock": penstock.__version__,
             "model": self._model.model_dump(mode="json", include=set(_MODEL_FIELDS)),
+            **{name: self._model.options[name] for name in _OF_CODE if name in self._model.options},
             "options": self._options.model_dump(mode="json"),
             "files": [digest for file in inputs.sources for digest in file.digests()],
             "shape": None if inputs.area is None else inputs.area.facts(),

@@ -302,7 +302,7 @@ OptionsT = TypeVar("OptionsT", bound=SceneOptions)
 
 
 #: Options of the runner `function`, which the record of a function has.
-_OF_FUNCTIONS = ("signature", "python", "file", "arguments")
+_OF_FUNCTIONS = ("signature", "file", "code_sha256", "arguments")
 
 
 def read_options(model: Model, kind: type[OptionsT]) -> OptionsT:

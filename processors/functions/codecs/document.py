@@ -43,10 +43,8 @@ def encode(sink: ArtifactSink, name: str, value: Mapping[str, Any]) -> dict[str,
     told = [{"page": at, "text": one["text"]} for at, one in enumerate(pages, 1)]
     if not pages or pages[0]["image"] is None:
         return {"pages": told}
-    path, (first, *others) = (
-        sink.path(file),
-        [Image.fromarray(np.asarray(one["image"])).convert("RGB") for one in pages],
-    )
+    first, *others = (Image.fromarray(np.asarray(one["image"])).convert("RGB") for one in pages)
+    path = sink.path(file)
     first.save(path, "PDF", save_all=True, append_images=others, resolution=float(value["dpi"]))
     sink.add(file, path, media_type="application/pdf")
     sizes = [{"width": image.width, "height": image.height} for image in (first, *others)]

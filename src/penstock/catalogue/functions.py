@@ -60,7 +60,11 @@ def with_function(
     `FILE.py:NAME` begins at `folder`. Raises `ConfigError` for a function that does not exist, and for `options` that
     its class does not take.
     """
-    path, name = _located(model.function or "", folder)
+    return _joined(model, *_located(model.function or "", folder), environments, build=build)
+
+
+def _joined(model: Model, path: Path, name: str, environments: Environments | None, *, build: bool) -> Model:
+    """Return a record with what the function of this name in a file says; raise `ConfigError`."""
     found = function_records(path, environments, build=build)
     function = next((one for one in found if name in (one.name, _attribute(one))), None)
     if function is None:
@@ -73,12 +77,12 @@ def with_function(
         )
     said = {field: getattr(function, field) for field in _GIVEN if field not in model.model_fields_set}
     said |= {"environment": function.environment, "dependencies": function.dependencies}
-    options = {**function.options, "file": str(path), "arguments": arguments}
-    reference = f"{path}:{name}" if ":" in (model.function or "") else model.function
+    # A changed file changes results whatever the record's revision is.
+    code = {"file": str(path), "code_sha256": function.sha256, "arguments": arguments}
     return model.model_copy(
         update={
-            **said, "title": model.title or function.title, "function": reference, "processor": function.processor,
-            "options": options,
+            **said, "title": model.title or function.title, "processor": function.processor,
+            "options": {**function.options, **code},
         }
     )  # fmt: skip
 
@@ -91,7 +95,8 @@ def with_signature(model: Model, environments: Environments, build: bool) -> Mod
     try:
         if model.function is not None:
             named = model.model_copy(update={"options": model.options["arguments"]})
-            record: Model | None = with_function(named, path.parent, environments, build=build)
+            name = _located(model.function, path.parent)[1]
+            record: Model | None = _joined(named, path, name, environments, build=build)
         else:
             found = {one.name: one for one in function_records(path, environments, build=build)}
             record = found.get(model.name)

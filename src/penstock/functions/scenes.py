@@ -115,10 +115,7 @@ class Classes:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for names that are none, or appear twice."""
-        if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names) or not self.names:
-            raise ValueError('name the classes in a list: Classes(["land", "water"])')
-        if len(set(self.names)) < len(self.names):
-            raise ValueError("a class appears twice")
+        _check_names(self.names, 'name the classes in a list: Classes(["land", "water"])')
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the classes as `models.toml` has them."""
@@ -140,15 +137,19 @@ class Quantities:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for names that are none, or appear twice."""
-        if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names) or not self.names:
-            raise ValueError('name the quantities with their units: Quantities({"height": "m"})')
-        if len(set(self.names)) < len(self.names):
-            raise ValueError("a quantity appears twice")
+        _check_names(self.names, 'name the quantities with their units: Quantities({"height": "m"})')
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the quantities as `models.toml` has them."""
         units = self.names if isinstance(self.names, Mapping) else {}
         return [{"name": name, "unit": units.get(name, "")} for name in self.names]
+
+
+def _check_names(names: Sequence[str] | Mapping[str, str], instead: str) -> None:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names) or not names:
+        raise ValueError(instead)
+    if twice := next((name for at, name in enumerate(names) if name in list(names)[:at]), None):
+        raise ValueError(f"{twice!r} appears twice")
 
 
 _WORDS = (Scene, Classes, Quantities)

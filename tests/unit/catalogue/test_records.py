@@ -11,6 +11,7 @@ from penstock.catalogue.records import read_catalogue
 from penstock.errors import ConfigError
 from penstock.local.record_edits import append
 from penstock.models import Limits, find, known_names
+from penstock.workers.provenance import record_sha256
 
 RECORD = """
 [models.{name}]
@@ -238,6 +239,20 @@ def test_a_record_of_a_function_has_its_signature_and_its_own_source(tmp_path: P
     assert model.options["file"] == str(tmp_path / "lines.py")
     assert model.options["arguments"] == {"language": "de"}
     assert model.options["signature"]["attribute"] == "Lines"
+    assert model.function == "lines.py:Lines"
+
+
+def test_a_record_of_a_function_is_another_one_when_the_file_changes_and_not_when_it_moves(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "words.txt").touch()
+    models = [read_catalogue(of_function(folder))["mine"] for folder in folders]
+    assert record_sha256(models[0]) == record_sha256(models[1])
+    changed = of_function(folders[1])
+    with (folders[1] / "lines.py").open("a") as file:
+        file.write("# more\n")
+    assert record_sha256(read_catalogue(changed)["mine"]) != record_sha256(models[0])
 
 
 @pytest.mark.parametrize(
