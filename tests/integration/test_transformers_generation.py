@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +26,8 @@ from tests.support.hub import STORIES, a_model, finish, load, needs_stories, tok
 from tests.support.language import a_gpt2, a_mistral, a_prompt, generated, new, spoken
 
 pytestmark = pytest.mark.library
+
+WAIT_S = 30
 
 BEGINNING = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
@@ -112,6 +116,21 @@ def test_a_step_may_be_repeated_from_the_same_states(stories: Runner) -> None:
         assert isinstance(again, Continue)
         assert stories.step([first.state]) == [again]
         first = again
+
+
+@needs_stories
+def test_the_call_of_a_dropped_text_ends_at_once(stories: Runner) -> None:
+    before = set(threading.enumerate())
+    gc.disable()  # a canceled job's cache must not wait for a collection of circles
+    try:
+        [step] = stories.step([stories.admit(a_prompt(max_new_tokens=60))])
+        [thread] = set(threading.enumerate()) - before
+        assert isinstance(step, Continue)
+        del step
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
 
 
 @needs_stories

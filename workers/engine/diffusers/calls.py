@@ -1,15 +1,16 @@
 """Images by the library's own pipelines, without a branch for any class but those without a text.
 
 A prompt is a call of a pipeline, with a scheduler and random numbers of its own. It is held after each step (see
-`paused`), so images of one size share batches, whatever their jobs. On a CPU an image's bits are those of a call
+`resumable`), so images of one size share batches, whatever their jobs. On a CPU an image's bits are those of a call
 alone. On a GPU images that begin together with the same settings are one call: the other images change the last bits.
 """
 
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from penstock.processors.image_generation.calls import PARAMETERS, Task
 from penstock.workers.engine.base import Continue, Done, Step
 from penstock.workers.engine.diffusers.loop import Loop, pixels
 from penstock.workers.engine.diffusers.parts import diffusers
-from penstock.workers.engine.diffusers.paused import Pause, Paused, Resumable, Returned
+from penstock.workers.engine.resumable import Pause, Paused, Resumable, Returned
 from penstock.workers.engine.torch.device import TorchDevice
 
 _REQUIRED = ("task", "width", "height", "steps", "seed")
@@ -83,6 +84,8 @@ class CallRunner:
     memory_bytes: int
     #: True: images that begin together are one call.
     together: bool
+    #: Calls under way.
+    calls: weakref.WeakSet[Resumable] = field(default_factory=weakref.WeakSet)
 
     def bucket(self, prompt: Prompt) -> Hashable:
         """Return task and size."""
@@ -114,6 +117,8 @@ class CallRunner:
 
     def close(self) -> None:
         """Free the device's memory."""
+        for call in list(self.calls):
+            call.close()
         for module in self.modules:
             self.device.free(module)
 
@@ -177,7 +182,9 @@ class CallRunner:
             with device.running():
                 return _called(pipeline, images, pause)
 
-        return Resumable(run)
+        call = Resumable(run)
+        self.calls.add(call)
+        return call
 
 
 def _called(pipeline: Any, images: Sequence[Mapping[str, Any]], pause: Pause) -> list[dict[str, Any]]:

@@ -23,11 +23,12 @@ from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
 from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.encoder_cache import EncoderCache
+from penstock.workers.engine.resumable import Paused, Resumable
 from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings
 from penstock.workers.engine.transformers.inputs import IDS, MASK, network_inputs, with_lists
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.stepwise import Generation
+from penstock.workers.engine.transformers.stepwise import begun
 from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Counters of an output, see `Output.counts`.
@@ -74,12 +75,12 @@ class Text:
     given: Sent | None
     sampling: Sampling
     opening: Opening
-    #: The number of steps made so far, and the last of them.
+    #: The number of steps made so far, and the output of the last of them: a step would hold this text in a circle.
     made: int = 0
-    last: Step | None = None
+    last: Output | None = None
     new: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=dict)
-    generation: Generation | None = None
+    generation: Resumable | None = None
 
     def close(self) -> None:
         """Free the cache."""
@@ -115,7 +116,7 @@ class GenerationRunner(NetworkRunner):
     takes_mask: bool = True
     opener: Opener | None = None
     #: Calls of `generate` under way.
-    generations: weakref.WeakSet[Generation] = field(default_factory=weakref.WeakSet)
+    generations: weakref.WeakSet[Resumable] = field(default_factory=weakref.WeakSet)
 
     @property
     def encodings(self) -> EncoderCache[Tensor] | None:
@@ -181,21 +182,21 @@ class GenerationRunner(NetworkRunner):
     def _advance(self, state: TextState) -> Step:
         """Return the step of a state; the one made before if the engine repeats its latest step after an error."""
         text = state.text
-        if text.last is not None and state.at < text.made:
-            return text.last
-        try:
-            text.generation = text.generation or self._begun(text)
-            step = self._step(text, text.generation.next())
-        except ValueError as error:
-            text.close()
-            raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
-        except BaseException:
-            text.close()  # the cache may be half written: the next step begins anew
-            raise
-        text.made, text.last = text.made + 1, step
-        return step
+        if text.last is None or state.at >= text.made:
+            try:
+                text.generation = text.generation or self._begun(text)
+                came = text.generation.resume()
+                text.last = self._output(text, came.value if isinstance(came, Paused) else None)
+            except ValueError as error:
+                text.close()
+                raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
+            except BaseException:
+                text.close()  # the cache may be half written: the next step begins anew
+                raise
+            text.made += 1
+        return Continue(TextState(text, text.made), text.last) if text.last.partial else Done(text.last)
 
-    def _step(self, text: Text, token: int | None) -> Step:
+    def _output(self, text: Text, token: int | None) -> Output:
         if token is None and not text.new:
             raise ProcessorFailed(f"{type(self.network).__name__} does not make tokens one by one")
         ended = token is None or token in self.ends
@@ -207,13 +208,13 @@ class GenerationRunner(NetworkRunner):
             text.close()
             text.given, text.opening = None, Opening()
             reason = "stop" if ended else "length"
-            return Done(Output({"token_ids": list(text.new), "finish_reason": reason}, counts=text.counts))
-        return Continue(TextState(text, text.made + 1), Output({"token_ids": list(text.new)}, partial=True))
+            return Output({"token_ids": list(text.new), "finish_reason": reason}, counts=text.counts)
+        return Output({"token_ids": list(text.new)}, partial=True)
 
-    def _begun(self, text: Text) -> Generation:
+    def _begun(self, text: Text) -> Resumable:
         """Return a call of `generate` that has chosen the tokens so far."""
         inputs, text.counts = self._inputs(text)
-        generation = Generation(self.network, self.device, inputs, text.sampling, text.new)
+        generation = begun(self.network, self.device, inputs, text.sampling, text.new)
         self.generations.add(generation)
         return generation
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,12 @@ import pytest
 import torch
 import transformers
 
+from penstock.workers.engine.resumable import Paused, Resumable
 from penstock.workers.engine.torch.device import TorchDevice
+from penstock.workers.engine.transformers import stepwise
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.stepwise import Generation
 from tests.support.hub import a_model
 from tests.support.language import a_gpt2
-from tests.support.polling import wait_for
 
 IDS = [3, 4, 5, 6, 7]
 NEW = 8
@@ -29,11 +27,17 @@ def network(tmp_path: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
 
 
-def begun(network: Any, made: list[int], **wanted: Any) -> Generation:
+def begun(network: Any, made: list[int], **wanted: Any) -> Resumable:
     device = TorchDevice.of(a_model(Path("tiny")))
     sampling = Sampling.of({"max_new_tokens": NEW, "seed": 5, **wanted})
     ids = torch.tensor([IDS])
-    return Generation(network, device, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, sampling, made)
+    return stepwise.begun(network, device, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, sampling, made)
+
+
+def following(generation: Resumable) -> Any:
+    """Return the next token, None after the end."""
+    came = generation.resume()
+    return came.value if isinstance(came, Paused) else None
 
 
 def expected(network: Any) -> list[int]:
@@ -43,29 +47,24 @@ def expected(network: Any) -> list[int]:
     return new
 
 
-def calls() -> int:
-    return sum(thread.name == "generate" for thread in threading.enumerate())
-
-
 def test_each_token_is_the_librarys_and_costs_one_pass(network: Any) -> None:
     known, passes = expected(network), []
     network.register_forward_hook(lambda *_: passes.append(1))
     generation = begun(network, [])
     assert not passes
     for count, token in enumerate(known, start=1):
-        assert generation.next() == token
+        assert following(generation) == token
         assert len(passes) == count
-    assert generation.next() is None
+    assert following(generation) is None
     generation.close()
-    assert not calls()
 
 
 def test_a_text_goes_on_after_tokens_that_were_chosen_before(network: Any) -> None:
     whole = begun(network, [], temperature=1.0)
-    tokens = [whole.next() for _ in range(NEW)]
+    tokens = [following(whole) for _ in range(NEW)]
     assert tokens != expected(network), "a draw that is the likeliest text tells nothing"
-    later = begun(network, [token for token in tokens[:3] if token is not None], temperature=1.0)
-    assert [later.next() for _ in range(3)] == tokens[3:6]
+    later = begun(network, tokens[:3], temperature=1.0)
+    assert [following(later) for _ in range(3)] == tokens[3:6]
     for generation in (whole, later):
         generation.close()
 
@@ -73,33 +72,20 @@ def test_a_text_goes_on_after_tokens_that_were_chosen_before(network: Any) -> No
 def test_texts_in_turns_do_not_touch_each_other(network: Any) -> None:
     several = [begun(network, [], temperature=1.0, seed=seed) for seed in range(4)]
     alone = [begun(network, [], temperature=1.0, seed=seed) for seed in range(4)]
-    in_turns = list(zip(*([generation.next() for generation in several] for _ in range(NEW)), strict=True))
-    assert [[*tokens] for tokens in in_turns] == [[one.next() for _ in range(NEW)] for one in alone]
+    in_turns = list(zip(*([following(generation) for generation in several] for _ in range(NEW)), strict=True))
+    assert [[*tokens] for tokens in in_turns] == [[following(one) for _ in range(NEW)] for one in alone]
     for generation in (*several, *alone):
         generation.close()
 
 
 def test_an_error_of_a_pass_is_raised_at_its_token(network: Any) -> None:
     generation = begun(network, [])
-    generation.next()
+    following(generation)
 
     def fail(*_: object) -> None:
         raise ValueError("no more")
 
-    hook = network.register_forward_pre_hook(fail)
+    network.register_forward_pre_hook(fail)
     with pytest.raises(ValueError, match="no more"):
-        generation.next()
-    hook.remove()
+        following(generation)
     generation.close()
-    assert not calls()
-
-
-@pytest.mark.parametrize("steps", [0, 2])
-def test_a_text_that_nobody_wants_any_more_ends(network: Any, steps: int) -> None:
-    generation = begun(network, [])
-    for _ in range(steps):
-        generation.next()
-    assert calls() == 1
-    del generation
-    gc.collect()
-    wait_for(lambda: not calls(), "the call of `generate` goes on")
