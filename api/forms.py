@@ -57,7 +57,8 @@ class _SpoolingParser(MultiPartParser):
 
     def on_part_end(self) -> None:
         if self._current_part.file is None:
-            _require_text(bytes(self._current_part.data), f"the text of the field {self._current_part.field_name!r}")
+            what = f"the text of the field {self._current_part.field_name!r}"
+            _require_text(bytes(self._current_part.data), what, "; a file needs a filename")
         super().on_part_end()
 
     def on_headers_finished(self) -> None:
@@ -122,12 +123,12 @@ def _extended_name(disposition: bytes) -> str | None:
         return None
 
 
-def _require_text(data: bytes, what: str) -> None:
+def _require_text(data: bytes, what: str, hint: str = "") -> None:
     """Raise `MultiPartException` for what is not UTF-8; Starlette's parser reads it as Latin-1."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise MultiPartException(f"{what} is not UTF-8") from error
+        raise MultiPartException(f"{what} is not UTF-8{hint}") from error
 
 
 def _require_utf8(content_type: str) -> None:

@@ -36,6 +36,7 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
     """Let a request that fits the description name a model that there is, and have no request held open for long."""
     positive = case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE
     if positive and isinstance(case.body, dict):
+        case.body = {name: value for name, value in case.body.items() if not _is_no_text(value)}
         _fit(case.body, case.operation.label)
     if case.operation.label == _EXECUTE:
         # A case that is wrong in its headers stays so: changed ones would count as right, a missing key be put back.
@@ -90,6 +91,12 @@ def _fit(body: dict[str, Any], operation: str) -> None:
 def _is_wrong_in(case: Case, location: ParameterLocation) -> bool:
     component = None if case.meta is None else case.meta.components.get(location)
     return component is not None and component.mode is GenerationMode.NEGATIVE
+
+
+def _is_no_text(value: object) -> bool:
+    """Return True for the bytes of a file that schemathesis would send as a text: a form refuses them (400)."""
+    data = getattr(value, "data", value)
+    return isinstance(data, bytes) and "\ufffd" in data.decode(errors="replace")
 
 
 def _is_number(value: object) -> bool:
