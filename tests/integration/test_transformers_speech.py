@@ -258,14 +258,17 @@ def test_through_the_engine_recordings_of_a_job_are_those_heard_alone(source: Pa
 
 @pytest.mark.breadth
 def test_a_network_of_one_language_is_asked_nothing(tmp_path: Path) -> None:
-    source = a_whisper(tmp_path)
+    source, prompt = a_whisper(tmp_path), a_recording(seed=1)
     path = source / "generation_config.json"
-    known = json.loads(path.read_text())
+    known = {**json.loads(path.read_text()), "is_multilingual": False}
+    path.write_text(json.dumps(known))
+    with closing(load(source)) as runner:
+        (with_languages,) = finish(runner, prompt)
     del known["lang_to_id"]
-    path.write_text(json.dumps({**known, "is_multilingual": False}))
-    prompt = a_recording(seed=1)
+    path.write_text(json.dumps(known))
     with closing(load(source)) as runner:
         (output,) = finish(runner, prompt)
+        assert output == with_languages
         assert output.data["language"] is None
         with pytest.raises(InvalidInput, match="translates nothing"):
             runner.admit(a_recording(task="translate"))

@@ -245,6 +245,8 @@ def _words(network: Any) -> SpecialTokens:
             "`eos_token_id`; take the one of the published model"
         )
     several = getattr(settings, "is_multilingual", True)
+    if not several:  # `generate` would look for a language
+        vars(settings).pop("lang_to_id", None)
     languages = getattr(settings, "lang_to_id", None) or {}
     tasks = getattr(settings, "task_to_id", None) or {}
     if several and languages and set(tasks) < set(TASKS):
