@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from penstock.api.schemas.jobs import Outgoing, Time
 from penstock.jobs import Priority
 from penstock.models import MAX_NAME_CHARS
-from penstock.requests import DAY_S, PRIORITIES, Incoming
+from penstock.requests import DAY_S, Incoming
 from penstock.storage.journal.subscription_progress import Progress, Published
 from penstock.storage.journal.subscriptions import Subscription, SubscriptionKey
 from penstock.times import Time as GivenTime
@@ -102,7 +102,7 @@ class SubscriptionRequest(Incoming):
             area=self.area,
             filter=self.filter,
             input=self.input,
-            priority=PRIORITIES[self.priority],
+            priority=self.priority,
             max_jobs_a_day=self.max_jobs_a_day,
             webhook=None if self.webhook is None else self.webhook.url,
             condition=self.condition,

@@ -18,7 +18,7 @@ import structlog
 
 from penstock.errors import ObjectStoreUnavailable, RecordTooNew, StateConflict, UnknownSubscription
 from penstock.formats import OWN, WRITES, carrying, is_readable, known, unknown, version_of
-from penstock.jobs import JobKey, TenantKey
+from penstock.jobs import JobKey, Priority, TenantKey
 from penstock.storage.journal.json_objects import put_json
 from penstock.storage.journal.revisions import put_next, read_latest
 from penstock.storage.objects.base import ObjectStore
@@ -80,7 +80,7 @@ class Subscription:
     filter: str | None = None
     #: The rest of each job's input.
     input: Mapping[str, Any] = field(default_factory=dict)
-    priority: int = 0
+    priority: Priority = "normal"
     #: Jobs in a UTC day, at most.
     max_jobs_a_day: int | None = None
     #: Receiver of the results, and the condition without which it is not told.

@@ -85,7 +85,7 @@ def box_of(document: Mapping[str, Any]) -> tuple[float, ...]:
 def _minimal(artifacts: Sequence[Artifact], source: Mapping[str, Any]) -> dict[str, Any]:
     names = ("datetime", "start_datetime", "end_datetime")
     held = source.get("properties") or {}
-    found = {
+    found: dict[str, Any] = {
         "type": "Feature",
         "stac_version": STAC,
         "stac_extensions": [],

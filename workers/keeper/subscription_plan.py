@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from penstock.jobs import JobKey
-from penstock.storage.journal.subscription_progress import LookCounts, Decision, Entry, Note, Progress
+from penstock.storage.journal.subscription_progress import Decision, Entry, LookCounts, Note, Progress
 from penstock.storage.journal.subscriptions import Subscription
 
 #: Seconds of the catalogue that one look covers, beside the look-back: a backfill goes on in such steps.

@@ -42,7 +42,7 @@ from penstock.jobs import TERMINAL, Job, JobKey
 from penstock.jobs import Submission as JobSubmission
 from penstock.json_body import check_json
 from penstock.models import CatalogueEntry, media_by_range
-from penstock.requests import PRIORITIES, JobRequest, WebhookRequest
+from penstock.requests import JobRequest, WebhookRequest
 from penstock.storage.hints import HintSender
 from penstock.storage.journal import journal, subscriptions
 from penstock.storage.journal.journal import Journal
@@ -277,11 +277,10 @@ def job_request(subscription: Subscription, item: FoundItem, entry: CatalogueEnt
     """Return the request of an item's job; raise `InvalidInput` for a model that takes no STAC items."""
     value = job_input(subscription.area, subscription.input, item.document, entry)
     names = {"subscription": subscription.key.id, "collection": item.collection, "item": item.id}
-    priority = next(name for name, number in PRIORITIES.items() if number == subscription.priority)
     told = subscription.webhook if subscription.condition is None else None
     return JobRequest(
         model=subscription.model, input=value, metadata={name: text[:_ID_CHARS] for name, text in names.items()},
-        webhook=None if told is None else WebhookRequest(url=told), priority=priority,
+        webhook=None if told is None else WebhookRequest(url=told), priority=subscription.priority,
     )  # fmt: skip
 
 

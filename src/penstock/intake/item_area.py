@@ -36,7 +36,8 @@ def named_polygons(area: Mapping[str, Any], *, place: str = "/area") -> tuple[Na
         raise InvalidRequest(errors=[Issue(place + issue.pointer, issue.detail) for issue in error.errors]) from error
     if request.crs.upper() not in _DEGREES:
         raise InvalidRequest(errors=[Issue(f"{place}/crs", "must be EPSG:4326: catalogues are searched in degrees")])
-    geometries = [each.model_dump() for each in request.geometries] or [_rectangle(request.bbox or ())]
+    given = [each.model_dump() for each in request.geometries]
+    geometries: list[Mapping[str, Any]] = [*given] if request.bbox is None else [_rectangle(request.bbox)]
     names = _names(area, len(geometries))
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
