@@ -10,7 +10,6 @@ import cql2
 
 from penstock.errors import InvalidRequest, Issue
 from penstock.json_body import validated
-from penstock.processors.geo.area_request import AreaRequest
 
 #: Codes of the CRS of an area: degrees, longitude first.
 _DEGREES = frozenset({"EPSG:4326", "OGC:CRS84"})
@@ -30,6 +29,8 @@ def named_polygons(area: Mapping[str, Any], *, place: str = "/area") -> tuple[Na
     The name of a feature is its property `name`, else its id, else `area 1`, `area 2` and so on. Raises
     `InvalidRequest`, pointing below `place`, for anything else, for another CRS, and for two polygons of one name.
     """
+    from penstock.processors.geo.area_request import AreaRequest  # here: the API starts without processors
+
     try:
         request = validated(AreaRequest, area)
     except InvalidRequest as error:
