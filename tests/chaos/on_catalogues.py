@@ -56,6 +56,7 @@ def subscriptions(run: Run) -> Summary:
             threading.Event().wait(_ASLEEP_S)
             sleeper.signal(signal.SIGCONT)
             thread.join()
+            catalogue.heal()
             arena.until(lambda: catalogue.final <= _made(arena).keys(), within_s=arena.patience_s * 3)
             arena.until(lambda: _live(arena) == 0, within_s=arena.patience_s)
             arena.finish()
@@ -88,7 +89,7 @@ class Catalogue:
             return {_version(item) for item in self._web.items.values()}
 
     def live(self) -> None:
-        """Publish all items, correct and withdraw some, and heal at the end."""
+        """Publish all items, correct and withdraw some."""
         for number in range(self._count):
             late_s = self._draws.uniform(0, LOOK_BACK_S * 0.8)
             self._publish(f"item-{number}", time.time() - late_s)
@@ -98,7 +99,10 @@ class Catalogue:
                 self._publish(again["id"], _time(again))
             if self._draws.random() < 0.1:
                 self._web.withdraw(self._draws.choice(known))
-            threading.Event().wait(0.5)
+            threading.Event().wait(1.0)
+
+    def heal(self) -> None:
+        """Answer well from now on."""
         self._web.fault, self._web.arrange = (lambda: None), (lambda found: found)
 
     def _publish(self, name: str, time_s: float) -> None:
@@ -107,7 +111,7 @@ class Catalogue:
         self._web.put(item)
 
     def _fault(self) -> Fault | None:
-        if self._draws.random() >= 0.25:
+        if self._draws.random() >= 0.4:
             return None
         self.faults += 1
         return self._draws.choice(FAULTS)
