@@ -5,7 +5,7 @@ from io import StringIO
 import structlog
 
 from penstock.observation import log
-from penstock.observation.recent import MAX_BYTES, MAX_LINES, RecentLines
+from penstock.observation.listening import MAX_BYTES, MAX_LINES, RecentLines
 
 
 def told(recent: RecentLines, text: str, **fields: object) -> None:
