@@ -12,6 +12,8 @@ import typer
 from penstock.cli.display import err, out, print_json, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, AsJson, Data, Url, connect
 from penstock.cli.upkeep import load
+from penstock.client.answers import ClientError
+from penstock.errors import ConfigError, ObjectNotFound, PenstockError
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -35,7 +37,6 @@ def retry(
 
     The settings here must have the rule. The keeper submits the jobs with its next listing.
     """
-    from penstock.errors import ConfigError, ObjectNotFound
     from penstock.storage.drop_rules import ERROR
     from penstock.storage.objects.opening import open_store
     from penstock.workers.keeper.drop_markers import Markers, drop_id, result_key
@@ -95,8 +96,6 @@ def drops(context: typer.Context, data: Data = None, url: Url = DEFAULT_URL, as_
 
 def _told(url: str) -> Mapping[str, Any] | None:
     """Return the drop rules of the service; print the reason and return None where the service does not answer."""
-    from penstock.client.answers import ClientError
-
     try:
         with connect(url, patience_s=0) as client:
             return client.drops()
@@ -136,7 +135,6 @@ def _found(address: str) -> Passes:
 
 def _found_if_any(settings: Settings) -> Passes:
     """Return the last listings of the service of the settings; no listings without such a service."""
-    from penstock.errors import PenstockError
     from penstock.storage.redis.drop_events import NO_PASSES
     from penstock.up.valkey import redis_address
 

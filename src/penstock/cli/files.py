@@ -20,11 +20,11 @@ from penstock.cli.options import (
     connect,
     interruptible,
 )
+from penstock.client.answers import Job
 from penstock.jobs import Status
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import Job
 
 Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the files.", file_okay=False)]
 

@@ -19,11 +19,11 @@ from penstock.cli.options import (
     connect,
     interruptible,
 )
+from penstock.client.answers import ClientError, Job
 
 if TYPE_CHECKING:
     from penstock.cli.reproduction import Reproduction
     from penstock.client import Client
-    from penstock.client.answers import Job
 
 #: Characters of a digest in a table.
 _DIGEST_CHARS = 16
@@ -62,7 +62,6 @@ def _run_again(client: Client, first: Job, *, any_revision: bool) -> Job:
     """Submit a job's request again, and return the new job at its end."""
     from penstock.cli.progress import following
     from penstock.cli.reproduction import request_again
-    from penstock.client.answers import ClientError
 
     if not first.succeeded:
         raise ClientError(f"the job {first.id} is {first.status} and has no result to reproduce")

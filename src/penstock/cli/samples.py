@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -60,8 +61,6 @@ def sample_model(
 
     penstock sample-model text-generation --out stories >> models.toml
     """
-    from difflib import get_close_matches
-
     from penstock.local.sample_models import KINDS, write_sample
 
     if kind == "list":
