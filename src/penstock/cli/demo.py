@@ -129,8 +129,8 @@ def _run(client: Client, scene: Path, receiver: Receiver) -> Job:
         hook = f"http://{receiver.address}/webhook"
         job = client.submit(MODEL, files={FIELD: scene}, webhook=hook, on_bytes=on_bytes)
     out.print(f"job     {job.id}: {MODEL} on {scene.name}")
-    with following(err) as on_event:
-        return client.wait(job.id, on_event=on_event)
+    with following(err) as on_job:
+        return client.wait(job.id, on_job=on_job)
 
 
 def settled(client: Client, job_id: str, *, patience_s: float = SETTLE_TIMEOUT_S) -> Job:

@@ -375,8 +375,8 @@ def _follow(client: Client, job: Job, timeout_s: float | None) -> Job:
     from penstock.cli.progress import following
 
     try:
-        with interruptible(_goes_on(job.id)), following(err) as on_event:
-            return client.wait(job.id, timeout_s=timeout_s, on_event=on_event)
+        with interruptible(_goes_on(job.id)), following(err) as on_job:
+            return client.wait(job.id, timeout_s=timeout_s, on_job=on_job)
     except (PenstockAPIError, Unreachable) as error:  # a restart that requires keys, for example
         if not (isinstance(error, PenstockAPIError) and error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)):
             err.print(f"\n{_goes_on(job.id)}")

@@ -78,8 +78,8 @@ def _run_again(client: Client, first: Job, *, any_revision: bool) -> Job:
     )  # fmt: skip
     err.print(f"job {second.id}")
     sentence = f"The job continues. Follow: `penstock events {second.id}`."
-    with interruptible(sentence), following(err) as on_event:
-        return client.wait(second.id, on_event=on_event)
+    with interruptible(sentence), following(err) as on_job:
+        return client.wait(second.id, on_job=on_job)
 
 
 def _show(first: Job, second: Job, found: Reproduction) -> None:
