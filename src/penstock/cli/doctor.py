@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from penstock.catalogue.records import catalogue_of
 from penstock.cli import environments
-from penstock.cli.variables import unread_variables
+from penstock.cli.processes import unread_variables
 from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue, Worker
 from penstock.config import Settings
 from penstock.errors import ConfigError, PenstockError
