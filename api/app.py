@@ -19,10 +19,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from penstock import __version__
 from penstock.api import auth, description, errors
-from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES, ConcurrencyLimit
+from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES, ConcurrencyLimit, RecentRefusals
 from penstock.api.admission.control import AdmissionControl
 from penstock.api.admission.rate_limit import Pace, RateLimit
-from penstock.api.admission.refusals import RecentRefusals
 from penstock.api.facades.errors import ERROR_FORMATS, not_found_hint
 from penstock.api.facades.ogc import routes as ogc
 from penstock.api.facades.openai import audio as openai_audio

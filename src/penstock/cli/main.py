@@ -72,8 +72,7 @@ from penstock.cli.usage import usage
 from penstock.cli.watch import watch
 from penstock.cli.webhooks import webhooks_app
 from penstock.client.answers import Job, ModelInfo, PenstockAPIError, Unreachable
-from penstock.client.file_fields import assign_files
-from penstock.client.local_files import split_files
+from penstock.client.local_files import assign_files, split_files
 from penstock.jobs import Priority, Status
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from penstock.cli.promotion import promote
 from penstock.cli.tuning import tune
 from penstock.cli.upkeep import opened, opened_stores, operator
 from penstock.client.answers import Unreachable
-from penstock.client.file_fields import assign_files
-from penstock.client.local_files import media_fields
+from penstock.client.local_files import assign_files, media_fields
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
 
 if TYPE_CHECKING:

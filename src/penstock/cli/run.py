@@ -23,7 +23,7 @@ from penstock.cli.model_help import plain_words, show_help, wants_help
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params, Whole
 from penstock.cli.params import assign_texts, means_texts, parse_params, take_options
 from penstock.client.answer_text import answer_lines
-from penstock.client.file_fields import UsageProblem, assign_files
+from penstock.client.local_files import UsageProblem, assign_files
 from penstock.cores import cores, physical_cores
 from penstock.errors import InputError, ModelUnavailable, ProcessorFailed, RequestError, ServiceError, with_places
 from penstock.jobs import Phase, Progress

@@ -5,7 +5,9 @@ Only the context in which `listening` was entered is heard: a thread that was st
 
 from __future__ import annotations
 
+import re
 import sys
+import sysconfig
 import threading
 import time
 from collections import deque
@@ -13,11 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from structlog.typing import EventDict, WrappedLogger
-
-from penstock.observation.tracebacks import error_of, place_of
 
 #: Receives the level and the text of each line.
 Listener: TypeAlias = Callable[[str, str], None]
@@ -202,3 +203,31 @@ def _text(event: Mapping[str, Any]) -> str:
     """Return a line with the ids that a job's own lines leave out: here the lines of many jobs stand together."""
     ids = [f"{name}={event[name]}" for name in ("job", "model") if event.get(name) is not None]
     return " ".join([text_of(dict(event)), *ids])
+
+
+#: A frame of a traceback as Python prints it: file, line and function.
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.M)
+#: Folders of code that is not the author's: Penstock, Python's library, installed packages.
+_FOREIGN = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "<")
+
+
+def error_of(traceback: str) -> str:
+    """Return the last line of a traceback, which names the error; empty without one."""
+    lines = [line for line in traceback.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def place_of(traceback: str) -> str | None:
+    """Return the place of an error, such as `mine.py:12 in prepare`: the innermost frame of the author's own code.
+
+    Without such a frame, the innermost of all. The folder is left out: it shows the installation.
+    """
+    frames = list(_FRAME.finditer(traceback))
+    own = [frame for frame in frames if _is_own(frame["file"])]
+    found = (own or frames)[-1:]
+    return next((f"{Path(frame['file']).name}:{frame['line']} in {frame['name']}" for frame in found), None)
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith((*_FOREIGN, "<")) and not any(part in file for part in _INSTALLED)

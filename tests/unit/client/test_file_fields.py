@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.file_fields import UsageProblem, assign_files
+from penstock.client.local_files import UsageProblem, assign_files
 from penstock.processors.geo.request import SegmentationRequest
 
 SEGMENTATION = SegmentationRequest.model_json_schema()

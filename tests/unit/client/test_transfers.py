@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.transfers import TransferProgress, TransferStopped
+from penstock.client.uploads import TransferProgress, TransferStopped
 
 
 def test_the_sum_never_decreases_when_a_transfer_begins_anew() -> None:

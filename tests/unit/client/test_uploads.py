@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.answers import ClientError
-from penstock.client.transfers import TransferProgress
-from penstock.client.uploads import Upload, UploadNote, file_digest, parts_of, upload_key
+from penstock.client.uploads import TransferProgress, Upload, UploadNote, file_digest, parts_of, upload_key
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 
 from penstock.errors import InvalidInput
 from penstock.json_body import parse_json
-from penstock.observation.listening import text_of
-from penstock.observation.tracebacks import error_of, place_of
+from penstock.observation.listening import error_of, place_of, text_of
 
 
 def raised(fault: Callable[[], object]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.api.admission.refusals import LOOK_UP_INTERVAL_S, REMEMBERED_S, RecentRefusals
+from penstock.api.admission.concurrency import LOOK_UP_INTERVAL_S, REMEMBERED_S, RecentRefusals
 from penstock.errors import TooManyJobs
 
 
