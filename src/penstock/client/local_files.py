@@ -84,18 +84,10 @@ def with_references(
     document: Mapping[str, Any], schema: Mapping[str, Any], refer: Callable[[str], str]
 ) -> dict[str, Any]:
     """Return an input whose names of local files, at any depth, are replaced by what `refer` returns for them."""
-    places = {place: str(file) for place, file in _local_files(schema, schema, document, ())}
-    return dict(_replaced(document, (), {place: refer(file) for place, file in places.items()}))
-
-
-def _replaced(value: Any, place: tuple[str, ...], found: Mapping[tuple[str, ...], str]) -> Any:
-    if place in found:
-        return found[place]
-    if isinstance(value, Mapping):
-        return {name: _replaced(inner, (*place, name), found) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_replaced(inner, (*place, str(at)), found) for at, inner in enumerate(value)]
-    return value
+    kept, files = split_files(document, schema)
+    for place, file in files.items():
+        kept = with_media(kept, place, refer(str(file)))
+    return kept
 
 
 def with_media(document: Mapping[str, Any], field_name: str, reference: str | list[str]) -> dict[str, Any]:
