@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,18 +23,13 @@ from penstock.cli.options import (
     interruptible,
 )
 from penstock.client.answers import ClientError, Job
+from penstock.intake.request_defaults import defaults_of, filled
 
 if TYPE_CHECKING:
     from penstock.client import Client
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import Literal
-
-from penstock.intake.request_defaults import defaults_of, filled
-
+#: Characters of a digest in a table.
+_DIGEST_CHARS = 16
 _MISSING = object()
 
 
@@ -139,10 +137,6 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[
             yield Difference(what, first.get(what), second.get(what))
 
 
-#: Characters of a digest in a table.
-_DIGEST_CHARS = 16
-
-
 def reproduce(
     job_id: JobId,
     any_revision: Annotated[
@@ -156,8 +150,6 @@ def reproduce(
     Exit code 0 if every file, the text and the JSON are the same, 1 if something differs; then the command names what
     differs in how the results were made. The files of the request must still be there.
     """
-    from penstock.cli.reproduction import compare
-
     with connect(url, patience_s=FOLLOWING_S) as client:
         first = client.job(job_id)
         second = _run_again(client, first, any_revision=any_revision)
@@ -175,7 +167,6 @@ def reproduce(
 def _run_again(client: Client, first: Job, *, any_revision: bool) -> Job:
     """Submit a job's request again, and return the new job at its end."""
     from penstock.cli.progress import following
-    from penstock.cli.reproduction import request_again
 
     if not first.succeeded:
         raise ClientError(f"the job {first.id} is {first.status} and has no result to reproduce")
