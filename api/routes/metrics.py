@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
 from statistics import fmean
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Metric, generate_latest
@@ -98,17 +99,17 @@ async def _read(
     return found, dict(zip(names, stats, strict=True)), workers, failures
 
 
-def _gauge(name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> Metric:
+def _gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
     """Return the gauge `penstock_NAME` with a value for each tuple of labels."""
     return _filled(GaugeMetricFamily(f"penstock_{name}", text, labels=labels), values)
 
 
-def _counter(name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> Metric:
+def _counter(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
     """Return the counter `penstock_NAME` with a value for each tuple of labels."""
     return _filled(CounterMetricFamily(f"penstock_{name}", text, labels=labels), values)
 
 
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[tuple[str, ...], float]) -> Metric:
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]) -> Metric:
     for labels, value in values.items():
         family.add_metric(labels, value)
     return family
