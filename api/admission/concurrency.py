@@ -1,4 +1,7 @@
-"""Concurrency limits: bound the submissions in progress at a time and share the capacity fairly between tenants."""
+"""Concurrency limits: bound the submissions in progress at a time and share the capacity fairly between tenants.
+
+`RecentRefusals` remembers tenants at their job limit, which saves a Redis call per further submission.
+"""
 
 from __future__ import annotations
 

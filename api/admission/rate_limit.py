@@ -1,7 +1,7 @@
 """The rate limit: bounds each tenant's submissions per second, where the settings name a limit.
 
 Each API process rejects submissions beyond the rate by itself, without reading them or calling Redis. Redis counts the
-others, over all API processes.
+others, over all API processes. `Pace` spreads the reading of large bodies in the same way.
 """
 
 from __future__ import annotations

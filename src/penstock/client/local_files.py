@@ -1,4 +1,4 @@
-"""Local files in a job's input, found by the model's JSON Schema, and the references that replace them."""
+"""Local files in a job's input, found or assigned by the model's JSON Schema, and the references that replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local files of uploads: their bytes and digests, the parts of large ones, and the notes that resume these."""
+"""The local files of uploads: bytes, digests, parts of large ones, notes that resume these, and their progress."""
 
 from __future__ import annotations
 

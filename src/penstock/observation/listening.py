@@ -1,6 +1,7 @@
 """Listeners: receive the log lines, warnings and prints of one context, such as a job's, while they are written.
 
 Only the context in which `listening` was entered is heard: a thread that was started inside has a context of its own.
+`RecentLines` keeps the latest lines of a whole process. Tracebacks become one line.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Any number of drivers may work on one Redis. A driver reserves its starts there (`storage/redis/lua/start_workers.lua`),
 and a worker that was reserved counts for all of them until it reports, so that two drivers never start workers for the
-same need. No driver has to lead.
+same need. No driver has to lead. A `Standby` has imported what workers need, and becomes one at once.
 """
 
 from __future__ import annotations
