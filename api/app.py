@@ -52,6 +52,7 @@ from penstock.api.routes import (
     models,
     object_events,
     queues,
+    subscriptions,
     uploads,
     usage,
     webhooks,
@@ -180,7 +181,7 @@ def _routers(services: Services) -> list[APIRouter]:
         webhooks.router, uploads.router, uploads.parts_router, models.router, queues.router, health.router,
         metrics.router, queues.workers_router, usage.router, drops.router, pooling.router, openai.router,
         openai_audio.router, openai_images.router, openai_files.router, openai_batches.router, ogc.router,
-        runpod.router, object_events.router,
+        runpod.router, object_events.router, subscriptions.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers
 
