@@ -63,7 +63,7 @@ def test_of_a_traceback_only_the_last_line_is_heard(out: StringIO) -> None:
             raise ValueError("no such band")  # noqa: TRY301
         except ValueError:
             structlog.get_logger().exception("it.failed")
-    place = "(test_listening.py:49 in test_of_a_traceback_only_the_last_line_is_heard)"
+    place = "(test_listening.py:63 in test_of_a_traceback_only_the_last_line_is_heard)"
     assert heard == [("error", f"it.failed: ValueError: no such band {place}")]
     assert "Traceback" in out.getvalue()
 
@@ -189,7 +189,7 @@ def deep_in_penstock() -> None:
 def test_the_place_is_the_innermost_frame_of_the_authors_own_code(fault: Callable[[], object], name: str) -> None:
     place = place_of(raised(fault)) or ""
     file, _, where = place.partition(":")
-    assert (file, where.partition(" in ")[2]) == ("test_tracebacks.py", name)
+    assert (file, where.partition(" in ")[2]) == ("test_listening.py", name)
 
 
 def test_without_own_code_the_innermost_frame_is_named() -> None:
