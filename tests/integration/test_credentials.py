@@ -18,6 +18,7 @@ from penstock.errors import (
     MediaRefused,
     ObjectStoreUnavailable,
     PenstockError,
+    ServiceError,
 )
 from penstock.intake.guard import GuardedClient, TimeLimits
 from penstock.intake.media import fetch_for_job, parse_reference
@@ -170,7 +171,7 @@ class TestFaults:
             if fault == "short" and not by_range:  # nobody can tell this file from one that is shorter
                 reader.read()
                 return
-            assert refused(reader, ObjectStoreUnavailable if scheme == "s3" else FetchFailed).retryable
+            assert refused(reader, ServiceError).retryable
 
     def test_a_busy_server_is_tried_again(self, scheme: Scheme, by_range: bool, tmp_path: Path) -> None:
         with reading(scheme, tmp_path, by_range=by_range, fault="busy") as reader:
@@ -291,3 +292,15 @@ def test_a_profile_opens_its_hosts_and_buckets_to_its_tenants_alone() -> None:
     for reference in ("http://data.example.org/a.tif", "https://data.example.org:8443/a.tif", "s3://eodata2/a.tif"):
         with pytest.raises(MediaRefused):
             parse_reference(reference, tenant="acme", settings=settings)
+
+
+def test_a_profile_opens_no_address_that_is_not_public(tmp_path: Path) -> None:
+    settings = Settings(
+        access_profiles=[{"name": "a", "kind": "bearer", "hosts": ["*.example.org"], "secret": {"env": "X"}}]
+    )
+    guard = GuardedClient(settings, Names({"data.example.org": ["10.0.0.1"]}), PATIENCE)
+    with pytest.raises(FetchFailed, match="no secret"):  # before any connection
+        guard.fetch("https://data.example.org/a.tif", tmp_path / "a", LIMIT, tenant="acme")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MediaRefused):
+        patch.setenv("X", SECRET)
+        guard.fetch("https://data.example.org/a.tif", tmp_path / "a", LIMIT, tenant="acme")

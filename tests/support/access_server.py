@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(302, headers=headers)
 
     def _faulty(self) -> None:
-        state, fault = self._state, self._state.fault
+        state, fault = self._state, None if self.command == "HEAD" else self._state.fault
         if fault in ("throttle", "drop", "busy"):
             state.fault = None
         match fault:
@@ -205,7 +205,8 @@ class _Handler(BaseHTTPRequestHandler):
             first, last = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
             status, headers["Content-Range"] = 206, f"bytes {first}-{last}/{len(body)}"
             body = body[first : last + 1]
-        length = len(body) + {"short": -1, "long": 1}.get(state.fault or "", 0)
+        fault = None if self.command == "HEAD" else state.fault
+        length = len(body) + {"short": -1, "long": 1}.get(fault or "", 0)
         self._send(status, body[: len(body) // 2] if drops else body[:length], headers, length)
         self.close_connection = True
 

@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import pystac
 from pystac_client import Client
 from pystac_client.conformance import ConformanceClasses
+from pystac_client.errors import ClientTypeError
 from pystac_client.exceptions import APIError
 from pystac_client.stac_api_io import StacApiIO
 from pystac_client.warnings import PystacClientWarning
@@ -32,6 +33,10 @@ MAX_ANSWER_BYTES = 64 << 20
 #: Items that one search looks at, at most, and items of one page.
 MAX_ITEMS, PAGE_ITEMS = 10_000, 100
 _NAMED_COLLECTIONS = 500
+#: Errors that the libraries raise for an answer that is not of a STAC API.
+_MALFORMED: Final = (
+    ValueError, KeyError, TypeError, AttributeError, RecursionError, pystac.STACError, ClientTypeError,
+)  # fmt: skip
 _WORLD: Final = ("EPSG:4326", "OGC:CRS84")
 
 
@@ -199,5 +204,5 @@ def _translated(host: str) -> Iterator[None]:
         if status == HTTPStatus.NOT_FOUND:
             raise MediaNotFound(f"{host} answered with status 404: is this the address of a STAC API?") from error
         raise InvalidInput(f"{host} rejected the search: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, pystac.STACError) as error:
+    except _MALFORMED as error:
         raise MediaUnreadable(f"the answer of {host} is not that of a STAC API") from error

@@ -1,0 +1,147 @@
+"""`penstock search`: find the scenes of a STAC API, as a table, as GeoJSON, or as the requests of a batch."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+from urllib.parse import urlsplit
+
+import typer
+
+from penstock.cli.display import err, fitted, out, print_json
+from penstock.cli.options import JOB_FAILED, AsJson, Data
+from penstock.cli.upkeep import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.config import Settings
+    from penstock.processors.geo.area_request import AreaRequest
+
+#: Characters of a day in `--from` and `--to`.
+_DAY_CHARS = len("2026-05-01")
+
+
+def search(
+    collection: Annotated[str, typer.Argument(help="Id of the collection, such as sentinel-2-l2a.")],
+    stac: Annotated[str, typer.Option("--stac", metavar="URL", help="Landing page of the STAC API.")],
+    area: Annotated[
+        Path | None,
+        typer.Option("--area", metavar="FILE", help="GeoJSON with a polygon, in longitude and latitude."),
+    ] = None,
+    begin: Annotated[str | None, typer.Option("--from", metavar="DAY|TIME", help="Earliest time (UTC).")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="DAY|TIME", help="Latest time; a day is included.")] = None,
+    cloud_below: Annotated[
+        float | None, typer.Option("--cloud-below", metavar="PERCENT", help="Only scenes with less cloud.")
+    ] = None,
+    condition: Annotated[
+        str | None, typer.Option("--filter", metavar="TEXT", help="Conditions: \"platform = 'sentinel-2a'\".")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of scenes, at most.")] = 100,
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="scene|mosaic|series",
+            help="Print the lines of a batch: a job for each scene, for each day, or one with all days as its dates.",
+        ),
+    ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only the ids.")] = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find scenes in a STAC API: penstock search sentinel-2-l2a --stac URL --area aoi.geojson --cloud-below 20.
+
+    `--jobs scene | penstock batch submit - --model csmask` runs a model on the scenes. `--json` prints the items as a
+    GeoJSON FeatureCollection with their footprints. Access profiles of the settings apply.
+    """
+    from penstock.config_tables import DEFAULT_TENANT
+    from penstock.intake.guard import GuardedClient
+    from penstock.intake.stac_filter import Condition, parse_filter
+    from penstock.intake.stac_jobs import JobKind, batch_lines
+    from penstock.intake.stac_search import StacSearch, search_items
+
+    kinds = get_args(JobKind)
+    if jobs is not None and jobs not in kinds:
+        raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
+    document, wanted_area = (None, None) if area is None else _area(area)
+    conditions = () if condition is None else parse_filter(condition)
+    if cloud_below is not None:
+        conditions = (*conditions, Condition("eo:cloud_cover", "<", cloud_below))
+    wanted = StacSearch(
+        stac, collection, wanted_area, _time("--from", begin, last=False), _time("--to", end, last=True), conditions,
+        limit,
+    )  # fmt: skip
+    items = search_items(wanted, GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
+    if not items:
+        err.print(f"penstock: no item of {collection} matches: search a longer time, a larger area or more cloud")
+        raise typer.Exit(JOB_FAILED)
+    if len(items) == limit:
+        err.print(f"these are the first {limit}: there may be more, see --limit")
+    if as_json:
+        print_json({"type": "FeatureCollection", "features": items})
+    elif jobs is not None:
+        for line in batch_lines(items, jobs, document):
+            print_json(line, indent=None)
+    elif ids:
+        for item in items:
+            out.print(str(item.get("id")), soft_wrap=True)
+    else:
+        out.print(fitted(out, ("time", "cloud", "id", "size"), [_row(item) for item in items], omit=("size",)))
+
+
+def _allowing(settings: Settings, url: str) -> Settings:
+    """Return the settings of a search by the user of this machine: any public host, and the one that was named."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or {"https": 443, "http": 80}[parts.scheme]
+    except (KeyError, ValueError):
+        raise typer.BadParameter(f"--stac {url}: write the address as https://HOST/PATH") from None
+    pair = f"{parts.netloc.rpartition(':')[0] if parts.port else parts.netloc}:{port}"
+    hosts = (*settings.allowed_hosts, pair)
+    return settings.model_copy(update={"allowed_hosts": hosts, "fetch_any_public_host": True})
+
+
+def _area(path: Path) -> tuple[Mapping[str, Any], AreaRequest]:
+    """Return the document of an area, and the area."""
+    from pydantic import ValidationError
+
+    from penstock.json_body import wrong_fields
+    from penstock.processors.geo.area_request import AreaRequest
+
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+        return document, AreaRequest.model_validate(document)
+    except OSError as error:
+        raise typer.BadParameter(f"--area {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise typer.BadParameter(f"--area {path}: no area: {wrong_fields(error, whole='file')}") from error
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"--area {path}: not GeoJSON: {error}") from error
+
+
+def _time(option: str, text: str | None, *, last: bool) -> datetime | None:
+    """Return a time; for a day, its begin or, as the `last` one, its end. Without a zone it is in UTC."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text}: write 2026-05-31 or 2026-05-31T12:00:00Z") from error
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return at + timedelta(days=1, seconds=-1) if last and len(text) == _DAY_CHARS else at
+
+
+def _row(item: Mapping[str, Any]) -> Sequence[str]:
+    from penstock.intake.stac_search import item_time
+
+    cloud, assets = item.get("properties", {}).get("eo:cloud_cover"), item.get("assets")
+    sizes = [asset.get("file:size") for asset in assets.values()] if isinstance(assets, dict) else []
+    total = sum(size for size in sizes if isinstance(size, int))
+    return (
+        (item_time(item) or "")[:19].replace("T", " "),
+        f"{cloud:.1f} %" if isinstance(cloud, int | float) else "",
+        str(item.get("id")),
+        f"{total / 1e6:,.1f} MB" if total else "",
+    )
