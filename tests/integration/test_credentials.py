@@ -294,13 +294,13 @@ def test_a_profile_opens_its_hosts_and_buckets_to_its_tenants_alone() -> None:
             parse_reference(reference, tenant="acme", settings=settings)
 
 
-def test_a_profile_opens_no_address_that_is_not_public(tmp_path: Path) -> None:
+def test_a_profile_opens_no_address_that_is_not_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(
         access_profiles=[{"name": "a", "kind": "bearer", "hosts": ["*.example.org"], "secret": {"env": "X"}}]
     )
     guard = GuardedClient(settings, Names({"data.example.org": ["10.0.0.1"]}), PATIENCE)
     with pytest.raises(FetchFailed, match="no secret"):  # before any connection
         guard.fetch("https://data.example.org/a.tif", tmp_path / "a", LIMIT, tenant="acme")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(MediaRefused):
-        patch.setenv("X", SECRET)
+    monkeypatch.setenv("X", SECRET)
+    with pytest.raises(MediaRefused):
         guard.fetch("https://data.example.org/a.tif", tmp_path / "a", LIMIT, tenant="acme")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 from urllib.parse import urlsplit
 
 import typer
@@ -82,7 +82,7 @@ def search(
     if as_json:
         print_json({"type": "FeatureCollection", "features": items})
     elif jobs is not None:
-        for line in batch_lines(items, jobs, document):
+        for line in batch_lines(items, cast("JobKind", jobs), document):
             print_json(line, indent=None)
     elif ids:
         for item in items:

@@ -127,8 +127,8 @@ def _place(geometry: Mapping[str, Any] | None, *, posts: bool) -> dict[str, Any]
     return {"bbox": [min(xs), min(ys), max(xs), max(ys)]}
 
 
-def _span(wanted: StacSearch) -> list[datetime | None] | None:
-    return None if wanted.begin is None and wanted.end is None else [wanted.begin, wanted.end]
+def _span(wanted: StacSearch) -> tuple[datetime | str | None, datetime | str | None] | None:
+    return None if wanted.begin is None and wanted.end is None else (wanted.begin, wanted.end)
 
 
 def _filter(client: Client, conditions: tuple[Condition, ...], *, posts: bool) -> dict[str, Any]:
