@@ -268,7 +268,8 @@ class AccessProfile(BaseModel):
     @model_validator(mode="after")
     def _fits_its_kind(self) -> AccessProfile:
         needed, possible = _NEEDS[self.kind]
-        given = {name for name in self.model_fields_set if getattr(self, name) not in (None, (), False)}
+        fields = type(self).model_fields.items()
+        given = {name for name, field in fields if getattr(self, name) != field.default}
         if missing := sorted(needed - given):
             raise ValueError(f"a profile of kind {self.kind!r} needs {' and '.join(missing)}")
         if foreign := sorted(given - needed - possible - {"name", "kind", "tenants"}):

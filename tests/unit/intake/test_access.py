@@ -130,6 +130,16 @@ def test_a_profile_that_does_not_fit_its_kind_is_refused(given: dict[str, Any], 
         Settings(access_profiles=[{"name": "a", **given}])
 
 
+def test_settings_with_profiles_are_handed_on_to_processes() -> None:
+    profiles = [
+        {"name": "a", "kind": "header", "hosts": ["a.b"], "header": "X-Key", "secret": {"file": "x"}},
+        {"name": "b", "kind": "s3", "buckets": ["eodata"], "unsigned": True},
+    ]
+    settings = Settings(access_profiles=profiles)
+    dumped = settings.model_dump(mode="json")["access_profiles"]
+    assert Settings(access_profiles=dumped).access_profiles == settings.access_profiles
+
+
 def test_a_secret_is_read_from_its_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.config_tables import Secret
 
