@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client import Client
 from penstock.processors.geo.sample import write_sample
-from tests.support.stac_api import StacApi, scene_item
+from tests.support.stac_server import StacApi, scene_item
 from tests.support.stack import Stack, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.catalogues import penstock
-from tests.support.stac_api import StacApi, item
+from tests.support.stac_server import StacApi, item
 
 BEGIN = datetime(2026, 5, 1, 10, tzinfo=UTC)
 AREA = {"type": "Polygon", "coordinates": [[[10.2, 45.2], [10.4, 45.2], [10.4, 45.4], [10.2, 45.2]]]}

@@ -58,9 +58,9 @@ def search(
     """
     from penstock.config_tables import DEFAULT_TENANT
     from penstock.intake.guard import GuardedClient
+    from penstock.intake.stac_client import StacSearch, search_items
     from penstock.intake.stac_filter import Condition, parse_filter
     from penstock.intake.stac_jobs import JobKind, batch_lines
-    from penstock.intake.stac_search import StacSearch, search_items
 
     kinds = get_args(JobKind)
     if jobs is not None and jobs not in kinds:
@@ -134,7 +134,7 @@ def _time(option: str, text: str | None, *, last: bool) -> datetime | None:
 
 
 def _row(item: Mapping[str, Any]) -> Sequence[str]:
-    from penstock.intake.stac_search import item_time
+    from penstock.intake.stac_client import item_time
 
     cloud, assets = item.get("properties", {}).get("eo:cloud_cover"), item.get("assets")
     sizes = [asset.get("file:size") for asset in assets.values()] if isinstance(assets, dict) else []

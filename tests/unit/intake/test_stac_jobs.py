@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import InvalidInput
 from penstock.intake.stac_jobs import batch_lines
 from penstock.processors.geo.request import SceneRequest
-from tests.support.stac_api import item
+from tests.support.stac_server import item
 
 AREA = {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1], [0, 0]]]}
 

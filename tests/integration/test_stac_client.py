@@ -10,10 +10,10 @@ import pytest
 from penstock.config import Settings
 from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaRefused, MediaUnreadable, Unreached
 from penstock.intake.guard import GuardedClient
+from penstock.intake.stac_client import StacSearch, area_geometry, search_items
 from penstock.intake.stac_filter import parse_filter
-from penstock.intake.stac_search import StacSearch, area_geometry, search_items
 from penstock.processors.geo.area_request import AreaRequest
-from tests.support.stac_api import FILTER, QUERY, StacApi, item
+from tests.support.stac_server import FILTER, QUERY, StacApi, item
 
 BEGIN = datetime(2026, 5, 1, tzinfo=UTC)
 SQUARE = {"type": "Polygon", "coordinates": [[[10.2, 45.2], [10.4, 45.2], [10.4, 45.4], [10.2, 45.4], [10.2, 45.2]]]}
