@@ -138,5 +138,5 @@ def test_a_bucket_is_read_with_the_keys_of_its_access_profile(ceph: Ceph, store:
     with pytest.raises(MediaRefused, match="s3_input_buckets"):
         fetch(f"s3://{bucket}/a.tif", tmp_path, store, settings, tenant="other")
     secret.write_text("wrong")
-    with pytest.raises(MediaRefused, match="access profile 'theirs' .*SignatureDoesNotMatch"):
+    with pytest.raises(MediaRefused, match=r"access profile 'theirs' .*SignatureDoesNotMatch"):
         fetch(f"s3://{bucket}/a.tif", tmp_path, store, settings)
