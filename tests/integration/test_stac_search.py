@@ -11,6 +11,7 @@ from penstock.config import Settings
 from penstock.errors import FetchFailed, MediaRefused
 from penstock.intake.guard import GuardedClient
 from penstock.intake.stac_search import Search, StacSearches, bounding_box
+from tests.support import stac_server
 from tests.support.stac_api import FAULTS, Fault, StacApi, square, stac_api, stac_item
 
 NOON_S = 1_700_049_600.0
@@ -89,3 +90,18 @@ def test_an_address_that_is_not_allowed_is_not_asked(api: StacApi, tmp_path: Pat
     api.answer = lambda path: (200, away) if path.startswith("/search") else real(path)  # type: ignore[method-assign]
     with pytest.raises(MediaRefused):
         names(api, tmp_path)
+
+
+def test_the_access_profiles_of_the_tenant_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THEIR_KEY", "s3cr3t")
+    with stac_server.StacApi(needs=("X-Key", "s3cr3t")).serve() as api:
+        api.items = [stac_item("a", NOON_S)]
+        profile = {
+            "name": "theirs", "kind": "header", "header": "X-Key", "hosts": [api.host], "secret": {"env": "THEIR_KEY"},
+            "tenants": ["acme"],
+        }  # fmt: skip
+        guard = GuardedClient(Settings(allowed_hosts=(api.host,), access_profiles=[profile]))
+        wanted = Search(api.url, ["scenes"], NOON_S, NOON_S + 3)
+        assert [item["id"] for item in StacSearches(guard, tmp_path, "acme").items(wanted)] == ["a"]
+        with pytest.raises(FetchFailed, match="status 401"):
+            StacSearches(guard, tmp_path, "other").items(wanted)

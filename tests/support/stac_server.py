@@ -1,6 +1,6 @@
 """A STAC API for tests, with search by GET and POST, pages, and the files of its items by range.
 
-It filters by area, time, collection and, as far as it claims to, by `filter` (CQL2 JSON) and `query`. Its items are a
+It filters by area, time, collection and, as far as it claims to, by `filter`. Its items are a
 list that a test may change at any time.
 """
 
@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from penstock.intake.item_filter import why_not
 from tests.support.web_server import in_thread
 
 _CORE = (
     "https://api.stacspec.org/v1.0.0/core", "https://api.stacspec.org/v1.0.0/collections",
     "https://api.stacspec.org/v1.0.0/ogcapi-features", "https://api.stacspec.org/v1.0.0/item-search",
 )  # fmt: skip
-FILTER, QUERY = (f"https://api.stacspec.org/v1.0.0/item-search#{name}" for name in ("filter", "query"))
+FILTER = "https://api.stacspec.org/v1.0.0/item-search#filter"
+TEXT = "http://www.opengis.net/spec/cql2/1.0/conf/cql2-text"
 _OPERATORS = {
     "<": operator.lt, "<=": operator.le, "=": operator.eq, "<>": operator.ne, ">=": operator.ge, ">": operator.gt,
 }  # fmt: skip
-_QUERY = {"lt": "<", "lte": "<=", "eq": "=", "neq": "<>", "gte": ">=", "gt": ">"}
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
 
@@ -40,7 +41,7 @@ class StacApi:
     items: list[dict[str, Any]] = field(default_factory=list)
     #: Collections, by id; those of the items are added.
     collections: Sequence[str] = ()
-    #: Further conformance classes: `FILTER`, `QUERY`.
+    #: Further conformance classes: `FILTER`, `TEXT`.
     claims: Sequence[str] = (FILTER,)
     #: True for an API whose search takes POST, too.
     posts: bool = True
@@ -123,10 +124,10 @@ class StacApi:
         west, south, east, north = item["bbox"]
         if bbox and not (west <= bbox[2] and east >= bbox[0] and south <= bbox[3] and north >= bbox[1]):
             return False
-        conditions = [*_of_filter(asked.get("filter"))] if FILTER in self.claims else []
-        if QUERY in self.claims:
-            for name, limits in (asked.get("query") or {}).items():
-                conditions += [(_QUERY[op], name, value) for op, value in limits.items()]
+        given = asked.get("filter")
+        if isinstance(given, str):
+            return why_not(given, item) is None
+        conditions = _of_filter(given if FILTER in self.claims else None)
         return all(name in properties and _OPERATORS[op](properties[name], value) for op, name, value in conditions)
 
 

@@ -212,7 +212,7 @@ class SubscriptionPolls:
         )  # fmt: skip
         try:
             with own_folder(self.settings.spool_dir) as folder:
-                listed = StacSearches(self.guard, folder, self.pause).items(search)
+                listed = StacSearches(self.guard, folder, subscription.key.tenant, self.pause).items(search)
         except PenstockError as error:
             log.warning("subscription.unread", subscription=str(subscription.key), detail=error.detail)
             return failed(subscription, progress, error.detail, at)

@@ -37,7 +37,7 @@ def search(
         float | None, typer.Option("--cloud-below", metavar="PERCENT", help="Only scenes with less cloud.")
     ] = None,
     condition: Annotated[
-        str | None, typer.Option("--filter", metavar="TEXT", help="Conditions: \"platform = 'sentinel-2a'\".")
+        str | None, typer.Option("--filter", metavar="TEXT", help="CQL2 text: \"platform = 'sentinel-2a'\".")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of scenes, at most.")] = 100,
     jobs: Annotated[
@@ -59,19 +59,15 @@ def search(
     from penstock.config_tables import DEFAULT_TENANT
     from penstock.intake.guard import GuardedClient
     from penstock.intake.stac_client import StacSearch, search_items
-    from penstock.intake.stac_filter import Condition, parse_filter
     from penstock.intake.stac_jobs import JobKind, batch_lines
 
     kinds = get_args(JobKind)
     if jobs is not None and jobs not in kinds:
         raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
     document, wanted_area = (None, None) if area is None else _area(area)
-    conditions = () if condition is None else parse_filter(condition)
-    if cloud_below is not None:
-        conditions = (*conditions, Condition("eo:cloud_cover", "<", cloud_below))
     wanted = StacSearch(
-        stac, collection, wanted_area, _time("--from", begin, last=False), _time("--to", end, last=True), conditions,
-        limit,
+        stac, collection, wanted_area, _time("--from", begin, last=False), _time("--to", end, last=True),
+        _filter(condition, cloud_below), limit,
     )  # fmt: skip
     items = search_items(wanted, GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
     if not items:
@@ -119,6 +115,21 @@ def _area(path: Path) -> tuple[Mapping[str, Any], AreaRequest]:
         raise typer.BadParameter(f"--area {path}: no area: {wrong_fields(error, whole='file')}") from error
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"--area {path}: not GeoJSON: {error}") from error
+
+
+def _filter(text: str | None, cloud_below: float | None) -> str | None:
+    """Return the filter of both options."""
+    from penstock.errors import InvalidRequest
+    from penstock.intake.item_filter import parse_filter
+
+    try:
+        if text is not None:
+            parse_filter(text)
+    except InvalidRequest as error:
+        raise typer.BadParameter(f"--filter: {'; '.join(issue.detail for issue in error.errors)}") from error
+    cloud = None if cloud_below is None else f"eo:cloud_cover < {cloud_below!r}"
+    both = [each for each in (cloud, text if cloud is None or text is None else f"({text})") if each is not None]
+    return " AND ".join(both) or None
 
 
 def _time(option: str, text: str | None, *, last: bool) -> datetime | None:

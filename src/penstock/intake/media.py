@@ -82,10 +82,14 @@ def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Refer
         raise MediaRefused(
             "no reference: use media://UPLOAD/NAME (upload a local file first), s3://BUCKET/KEY or an http(s) URL"
         )
-    profiles = settings.access_profiles
+    return web_address(reference, tenant=tenant, settings=settings)
+
+
+def web_address(url: str, *, tenant: str, settings: Settings) -> WebAddress:
+    """Return the parsed URL; raise `MediaRefused` for one that the tenant may not name."""
     return check_url(
-        reference, settings.allowed_hosts, settings.fetch_any_public_host,
-        lambda address: profile_for(profiles, address, tenant) is not None,
+        url, settings.allowed_hosts, settings.fetch_any_public_host,
+        lambda address: profile_for(settings.access_profiles, address, tenant) is not None,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from pystac_client.warnings import PystacClientWarning
 from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaUnreadable
 from penstock.intake.credentials import is_passing
 from penstock.intake.guard import GuardedClient
-from penstock.intake.stac_filter import Condition, cql2, query
+from penstock.intake.item_filter import expression, why_not
 from penstock.processors.geo.area_request import AreaRequest
 
 #: Bytes of one answer of a STAC API, at most.
@@ -37,6 +37,8 @@ _NAMED_COLLECTIONS = 500
 _MALFORMED: Final = (
     ValueError, KeyError, TypeError, AttributeError, RecursionError, pystac.STACError, ClientTypeError,
 )  # fmt: skip
+#: Conformance class of a server that takes filters as text.
+_TEXT: Final = "/cql2-text"
 _WORLD: Final = ("EPSG:4326", "OGC:CRS84")
 
 
@@ -52,8 +54,8 @@ class StacSearch:
     #: Times of the items, both included, with a time zone; None = open.
     begin: datetime | None = None
     end: datetime | None = None
-    #: Conditions that hold for each item.
-    conditions: tuple[Condition, ...] = ()
+    #: Filter that each item passes, in CQL2 text (`item_filter`).
+    filter: str | None = None
     #: Items, at most: the first ones in the order of the server.
     limit: int = MAX_ITEMS
 
@@ -81,9 +83,9 @@ def search_items(wanted: StacSearch, guard: GuardedClient, tenant: str) -> list[
             limit=min(PAGE_ITEMS, wanted.limit),
             max_items=MAX_ITEMS,
             **_place(geometry, posts=posts),
-            **_filter(client, wanted.conditions, posts=posts),
+            **_filter(client, wanted.filter, posts=posts),
         ).items_as_dicts()
-        matching = (item for item in found if all(condition.holds(item) for condition in wanted.conditions))
+        matching = (item for item in found if wanted.filter is None or why_not(wanted.filter, item) is None)
         items = list(islice(matching, wanted.limit))
     return sorted(items, key=lambda item: (item_time(item) or "", str(item.get("id"))))
 
@@ -131,13 +133,14 @@ def _span(wanted: StacSearch) -> tuple[datetime | str | None, datetime | str | N
     return None if wanted.begin is None and wanted.end is None else (wanted.begin, wanted.end)
 
 
-def _filter(client: Client, conditions: tuple[Condition, ...], *, posts: bool) -> dict[str, Any]:
-    """Return the conditions in the form that a server knows; nothing for a server that knows none."""
-    if not conditions or not posts:
+def _filter(client: Client, text: str | None, *, posts: bool) -> dict[str, Any]:
+    """Return the filter in the form that a server knows; nothing for a server that knows none."""
+    if text is None or not client.conforms_to(ConformanceClasses.FILTER):
         return {}
-    if client.conforms_to(ConformanceClasses.FILTER):
-        return {"filter": cql2(conditions), "filter_lang": "cql2-json"}
-    return {"query": query(conditions)} if client.conforms_to(ConformanceClasses.QUERY) else {}
+    if posts:
+        return {"filter": expression(text), "filter_lang": "cql2-json"}
+    classes = client.get_conforms_to()
+    return {"filter": text, "filter_lang": "cql2-text"} if any(_TEXT in each for each in classes) else {}
 
 
 def _require_collection(client: Client, name: str, host: str) -> None:

@@ -43,6 +43,8 @@ class StacSearches:
 
     guard: GuardedClient
     folder: Path
+    #: Tenant whose access profiles apply; None = no credentials.
+    tenant: str | None = None
     pause: Callable[[int], object] = field(default=lambda _: None)
 
     def items(self, search: Search) -> list[Mapping[str, Any]]:
@@ -107,7 +109,7 @@ class StacSearches:
     def _fetched(self, address: str) -> Mapping[str, Any]:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             path = Path(folder, "page.json")
-            self.guard.fetch(address, path, PAGE_BYTES)
+            self.guard.fetch(address, path, PAGE_BYTES, tenant=self.tenant)
             try:
                 document = json.loads(path.read_bytes())
             except (ValueError, RecursionError) as error:
