@@ -81,7 +81,7 @@ def test_a_limit_says_that_there_may_be_more(api: StacApi, tmp_path: Path) -> No
         (["--area", "gone.geojson"], 2, "--area gone.geojson: No such file"),
         (["--area", "text.geojson"], 2, "--area text.geojson: not GeoJSON"),
         (["--area", "point.geojson"], 2, "--area point.geojson: no area"),
-        (["--area", "utm.geojson"], 3, "must be in EPSG:4326"),
+        (["--area", "utm.geojson"], 2, "--area utm.geojson: no area:"),
         (["--from", "May"], 2, "--from May: write 2026-05-31"),
         (["--filter", "cloud <"], 2, "--filter: is no CQL2 text"),
         (["--jobs", "all"], 2, "write scene, mosaic or series"),

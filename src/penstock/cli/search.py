@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.config import Settings
-    from penstock.processors.geo.area_request import AreaRequest
+    from penstock.intake.item_area import NamedPolygon
 
 #: Characters of a day in `--from` and `--to`.
 _DAY_CHARS = len("2026-05-01")
@@ -58,18 +58,28 @@ def search(
     """
     from penstock.config_tables import DEFAULT_TENANT
     from penstock.intake.guard import GuardedClient
-    from penstock.intake.stac_client import StacSearch, search_items
+    from penstock.intake.item_area import overlaps
+    from penstock.intake.item_filter import why_not
     from penstock.intake.stac_jobs import JobKind, batch_lines
+    from penstock.intake.stac_search import StacSearch, StacSearches, item_time, together
 
     kinds = get_args(JobKind)
     if jobs is not None and jobs not in kinds:
         raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
-    document, wanted_area = (None, None) if area is None else _area(area)
+    document, polygons = (None, ()) if area is None else _area(area)
+    passing = _filter(condition, cloud_below)
     wanted = StacSearch(
-        stac, collection, wanted_area, _time("--from", begin, last=False), _time("--to", end, last=True),
-        _filter(condition, cloud_below), limit,
+        stac, [collection], together([each.geometry for each in polygons]),
+        _time("--from", begin, last=False), _time("--to", end, last=True), passing,
     )  # fmt: skip
-    items = search_items(wanted, GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
+    searches = StacSearches(GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
+
+    def fits(item: Mapping[str, Any]) -> bool:
+        there = not polygons or overlaps(polygons, item.get("geometry"))
+        return there and (passing is None or why_not(passing, item) is None)
+
+    found = searches.items(wanted, fits, limit)
+    items = sorted(found, key=lambda item: (item_time(item) or "", str(item.get("id"))))
     if not items:
         err.print(f"penstock: no item of {collection} matches: search a longer time, a larger area or more cloud")
         raise typer.Exit(JOB_FAILED)
@@ -99,20 +109,18 @@ def _allowing(settings: Settings, url: str) -> Settings:
     return settings.model_copy(update={"allowed_hosts": hosts, "fetch_any_public_host": True})
 
 
-def _area(path: Path) -> tuple[Mapping[str, Any], AreaRequest]:
-    """Return the document of an area, and the area."""
-    from pydantic import ValidationError
-
-    from penstock.json_body import wrong_fields
-    from penstock.processors.geo.area_request import AreaRequest
+def _area(path: Path) -> tuple[Mapping[str, Any], Sequence[NamedPolygon]]:
+    """Return the document of an area, and its polygons."""
+    from penstock.errors import InvalidRequest
+    from penstock.intake.item_area import named_polygons
 
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
-        return document, AreaRequest.model_validate(document)
+        return document, named_polygons(document, place="")
     except OSError as error:
         raise typer.BadParameter(f"--area {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise typer.BadParameter(f"--area {path}: no area: {wrong_fields(error, whole='file')}") from error
+    except InvalidRequest as error:
+        raise typer.BadParameter(f"--area {path}: no area: {error}") from error
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"--area {path}: not GeoJSON: {error}") from error
 
@@ -145,7 +153,7 @@ def _time(option: str, text: str | None, *, last: bool) -> datetime | None:
 
 
 def _row(item: Mapping[str, Any]) -> Sequence[str]:
-    from penstock.intake.stac_client import item_time
+    from penstock.intake.stac_search import item_time
 
     cloud, assets = item.get("properties", {}).get("eo:cloud_cover"), item.get("assets")
     sizes = [asset.get("file:size") for asset in assets.values()] if isinstance(assets, dict) else []

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from penstock.errors import InvalidInput
-from penstock.intake.stac_client import item_time
+from penstock.intake.stac_search import item_time
 
 JobKind = Literal["scene", "mosaic", "series"]
 
