@@ -105,8 +105,7 @@ class StacApi:
     def _landing(self) -> dict[str, Any]:
         conforms = [CORE, *(FILTERS if self.filters else ())]
         link = {"rel": "search", "href": f"{self.url}/search", "type": "application/geo+json", "method": "GET"}
-        about = {"type": "Catalog", "id": "test", "stac_version": "1.0.0", "description": "A catalogue of a test"}
-        return {**about, "conformsTo": conforms, "links": [link]}
+        return {"type": "Catalog", "id": "test", "conformsTo": conforms, "links": [link]}
 
     def _page(self, query: dict[str, str]) -> dict[str, Any]:
         start, end = map(seconds, query["datetime"].split("/"))

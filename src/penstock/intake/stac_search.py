@@ -14,9 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import pystac
-from pystac_client import Client, ItemSearch
-from pystac_client.conformance import ConformanceClasses
-from pystac_client.errors import ClientTypeError
+from pystac_client import ItemSearch
 from pystac_client.exceptions import APIError
 from pystac_client.stac_api_io import StacApiIO
 
@@ -32,11 +30,7 @@ MAX_ANSWER_BYTES, PAGE_ITEMS, MAX_ANSWERS, MAX_ITEMS = 32 << 20, 100, 400, 20_00
 TRIES = 3
 _NAMED_COLLECTIONS = 500
 #: Errors that the libraries raise for an answer that is not of a STAC API.
-_MALFORMED: Final = (
-    ValueError, KeyError, TypeError, AttributeError, RecursionError, pystac.STACError, ClientTypeError,
-)  # fmt: skip
-#: Conformance class of a server that takes filters as text.
-_TEXT: Final = "/cql2-text"
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, pystac.STACError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +71,20 @@ class StacSearches:
         host = urlsplit(wanted.url).netloc.rpartition("@")[2]
         io = _GuardedIO(self.guard, self.tenant, self.pause)
         with _translated(host):
-            client = Client.from_file(wanted.url.rstrip("/").removesuffix("/search"), io)
-            links = [link for link in client.links if link.rel == "search"]
-            if not links:
-                raise MediaUnreadable("it is a STAC catalogue without a search")
+            api = _Api(root := wanted.url.rstrip("/").removesuffix("/search"), io.read_json(root))
             for name in dict.fromkeys(wanted.collections):
-                _require_collection(client, io, name, host)
-            posting = next((link for link in links if link.extra_fields.get("method") == "POST"), None)
-            place = (posting or links[0]).absolute_href
+                _require_collection(api, io, name, host)
+            place, posts = api.search()
             io.search_at(place)
             pages = ItemSearch(
                 place,
-                method="GET" if posting is None else "POST",
+                method="POST" if posts else "GET",
                 stac_io=io,
                 collections=list(wanted.collections),
                 datetime=_span(wanted),
                 limit=PAGE_ITEMS if most is None else min(PAGE_ITEMS, most),
-                **_place(wanted.geometry, posts=posting is not None),
-                **_filter(client, wanted.filter, posts=posting is not None),
+                **_place(wanted.geometry, posts=posts),
+                **_filter(api, wanted.filter, posts=posts),
             ).pages_as_dicts()
             found = (item for page in pages for item in collection_items(page, place) or ())
             return list(islice(filter(passes, _bounded(found)), most))
@@ -143,22 +133,54 @@ def _span(wanted: StacSearch) -> tuple[datetime | str | None, datetime | str | N
     return None if wanted.begin is None and wanted.end is None else (wanted.begin, wanted.end)
 
 
-def _filter(client: Client, text: str | None, *, posts: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """The landing page of a STAC API, which may lack much that the specification asks for."""
+
+    url: str
+    landing: Mapping[str, Any]
+
+    def knows(self, *names: str) -> bool:
+        """Return True if the server conforms to a class that ends with one of the names."""
+        classes = self.landing.get("conformsTo")
+        return any(str(each).endswith(names) for each in (classes if isinstance(classes, list) else ()))
+
+    def links(self, relation: str) -> list[Mapping[str, Any]]:
+        """Return the links with a relation."""
+        found = self.landing.get("links")
+        listed = [link for link in (found if isinstance(found, list) else ()) if isinstance(link, Mapping)]
+        return [link for link in listed if link.get("rel") == relation and isinstance(link.get("href"), str)]
+
+    def place(self, link: Mapping[str, Any] | None, usual: str) -> str:
+        """Return the address of a link; without one, the usual address below the landing page."""
+        return f"{self.url}/{usual}" if link is None else urljoin(f"{self.url}/", link["href"])
+
+    def search(self) -> tuple[str, bool]:
+        """Return the address of the search, and True if it takes POST.
+
+        Raises `MediaUnreadable` for a catalogue without a search.
+        """
+        links = self.links("search")
+        if not links and "conformsTo" not in self.landing:
+            raise MediaUnreadable("it is a STAC catalogue without a search")
+        posting = next((link for link in links if link.get("method") == "POST"), None)
+        return self.place(posting or next(iter(links), None), "search"), posting is not None
+
+
+def _filter(api: _Api, text: str | None, *, posts: bool) -> dict[str, Any]:
     """Return the filter in the form that a server knows; nothing for a server that knows none."""
-    if text is None or not client.conforms_to(ConformanceClasses.FILTER):
+    if text is None or not api.knows("item-search#filter"):
         return {}
     if posts:
         return {"filter": expression(text), "filter_lang": "cql2-json"}
-    classes = client.get_conforms_to()
-    return {"filter": text, "filter_lang": "cql2-text"} if any(_TEXT in each for each in classes) else {}
+    return {"filter": text, "filter_lang": "cql2-text"} if api.knows("/cql2-text") else {}
 
 
-def _require_collection(client: Client, io: StacApiIO, name: str, host: str) -> None:
+def _require_collection(api: _Api, io: StacApiIO, name: str, host: str) -> None:
     """Raise `MediaNotFound` for a collection that a server which lists its collections does not have."""
-    if not any(map(client.conforms_to, (ConformanceClasses.COLLECTIONS, ConformanceClasses.FEATURES))):
+    if not api.knows("/collections", "/ogcapi-features"):
         return
-    link = client.get_single_link("data")
-    place = f"{client.self_href.rstrip('/')}/collections" if link is None else link.absolute_href
+    place = api.place(next(iter(api.links("data")), None), "collections")
     try:
         io.read_json(f"{place}/{quote(name, safe='')}")
     except APIError as error:
