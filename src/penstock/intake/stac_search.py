@@ -250,7 +250,7 @@ class _GuardedIO(StacApiIO):
             raise refused
         document = _document(text)
         if document is None:
-            raise MediaUnreadable("it is not JSON")
+            raise MediaUnreadable("it is no JSON object")
         if self._place is not None and not isinstance(document.get("features"), list):
             raise MediaUnreadable("it is no list of items")
         return text
