@@ -300,22 +300,23 @@ class Pipeline:
                     work, check=attempt.check, say=attempt.say, checkpoints=checkpoints, show=attempt.show
                 )
                 session = stack.enter_context(opened)
-            if not session.repeatable:
+            prepared = session.prepared
+            if not prepared.repeatable:
                 attempt.fingerprint = None
-            total = None if session.count is None else session.done + session.count
-            attempt.plan(session.done, total, session.unit, steps=session.steps)
-            self._decide_split(attempt.claim, work.model, session.division, checkpoints)
+            total = None if prepared.count is None else prepared.done + prepared.count
+            attempt.plan(prepared.done, total, prepared.unit, steps=prepared.steps)
+            self._decide_split(attempt.claim, work.model, prepared.division, checkpoints)
             with attempt.timed("fetch"):
                 media.complete()
-            prompts = _timed_prompts(attempt, session.prompts)
+            prompts = _timed_prompts(attempt, prepared.prompts)
             begun = time.monotonic()
             outputs = self.engine.run(
-                work.model, prompts, check=attempt.check, cost=session.cost, on_batch=attempt.batched,
+                work.model, prompts, check=attempt.check, cost=prepared.cost, on_batch=attempt.batched,
                 on_device=attempt.took_device, ready=session.ready,
             )  # fmt: skip
             outputs = stack.enter_context(closing(outputs))
-            processed = session.finish(_counted_outputs(attempt, outputs, session.done))
-            processed = replace(processed, resumed=session.done)
+            processed = session.finish(_counted_outputs(attempt, outputs, prepared.done))
+            processed = replace(processed, resumed=prepared.done)
         self.heartbeat.send_news(attempt)
         waited_s = attempt.seconds_of("inference")
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited_s))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.intake.local_media import LocalMedia
 from penstock.json_body import issues
 from penstock.models import CatalogueEntry, Model
-from penstock.processors.base import Divisible, IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
+from penstock.processors.base import IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
 from penstock.processors.notes import noting
 from penstock.processors.registry import Registry
 from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
@@ -82,48 +82,13 @@ class Session(Protocol):
     """A job whose first half, `pre_process`, is done."""
 
     @property
-    def count(self) -> int | None:
-        """See `Prepared.count`."""
-        ...
-
-    @property
-    def cost(self) -> int:
-        """See `Prepared.cost`."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """See `Prepared.unit`."""
-        ...
-
-    @property
-    def done(self) -> int:
-        """See `Prepared.done`."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """See `Prepared.steps`."""
-        ...
-
-    @property
-    def repeatable(self) -> bool:
-        """See `Prepared.repeatable`."""
-        ...
-
-    @property
-    def division(self) -> Divisible | None:
-        """See `Prepared.division`."""
+    def prepared(self) -> Prepared[Any]:
+        """The result of the first half. Any single thread may read its prompts while another one waits in `finish`."""
         ...
 
     @property
     def ready(self) -> bool:
         """True where nothing is lost if the prompts are drawn before any output is taken: in memory and few, or one."""
-        ...
-
-    @property
-    def prompts(self) -> Iterator[Prompt]:
-        """The prompts. Any single thread may read them while another one waits in `finish`; has `close()`."""
         ...
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
@@ -226,49 +191,9 @@ class ThreadSession:
     notes: list[str]
 
     @property
-    def count(self) -> int | None:
-        """See `Prepared.count`."""
-        return self.prepared.count
-
-    @property
-    def cost(self) -> int:
-        """See `Prepared.cost`."""
-        return self.prepared.cost
-
-    @property
-    def unit(self) -> str:
-        """See `Prepared.unit`."""
-        return self.prepared.unit
-
-    @property
-    def done(self) -> int:
-        """See `Prepared.done`."""
-        return self.prepared.done
-
-    @property
-    def steps(self) -> int:
-        """See `Prepared.steps`."""
-        return self.prepared.steps
-
-    @property
-    def repeatable(self) -> bool:
-        """See `Prepared.repeatable`."""
-        return self.prepared.repeatable
-
-    @property
-    def division(self) -> Divisible | None:
-        """See `Prepared.division`."""
-        return self.prepared.division
-
-    @property
     def ready(self) -> bool:
         """True for one prompt: while this thread makes it, there is nothing else to do for the job."""
         return self.prepared.count is not None and self.prepared.count <= 1
-
-    @property
-    def prompts(self) -> Iterator[Prompt]:
-        """The processor's prompts; what their files are noted for is collected."""
-        return _noted(self.prepared.prompts, self.notes)
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Run the second half here."""
@@ -301,7 +226,8 @@ class InThread:
             prepared = first_half(processor, work, Files(work.media, checkpoints.found, work.requests))
         sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
         try:
-            yield ThreadSession(processor, prepared, sink, notes)
+            noted = replace(prepared, prompts=_noted(prepared.prompts, notes))
+            yield ThreadSession(processor, noted, sink, notes)
         finally:
             close = getattr(prepared.prompts, "close", None)
             if close is not None:

@@ -95,8 +95,8 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
         begun = time.monotonic()
         largest = LargestPrompt()
         with processing.open(work, check=check, say=lambda _: None) as session:
-            prompts = largest.watch(session.prompts)
-            with closing(engine.run(model, prompts, check=check, cost=session.cost)) as outputs:
+            prompts = largest.watch(session.prepared.prompts)
+            with closing(engine.run(model, prompts, check=check, cost=session.prepared.cost)) as outputs:
                 session.finish(outputs)
         most = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
         batch = most

@@ -86,7 +86,7 @@ def run(pool: IOPool, media: JobMedia, request: dict[str, Any], folder: Path, mo
     folder = folder / "room" / "job" / "artifacts"
     work = Work(model, request, dict(media.files), folder, room=folder.parent.parent, requests=media)
     with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-        return session.finish(answers(session.prompts))
+        return session.finish(answers(session.prepared.prompts))
 
 
 def answers(prompts: Iterator[Prompt]) -> Iterator[Output]:
@@ -162,7 +162,7 @@ def test_a_scene_that_others_may_compute_is_fetched_when_this_attempt_computes_i
             assert side > 1000 or part.fetched_bytes < 200_000 < info.size_bytes
             assert digests.finish(lambda: None) == {}
             media.complete()
-            done = session.finish(answers(session.prompts))
+            done = session.finish(answers(session.prepared.prompts))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         assert digests.finish(lambda: None) == {"media://1/scene.tif": digest}
     assert part.fetched_bytes == info.size_bytes
