@@ -21,7 +21,7 @@ from penstock.storage.redis.fields import dump
 from penstock.workers.engine.device_class import device_class
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
-from penstock.workers.input_digests import Input
+from penstock.workers.job_media import Input
 
 #: Inputs that are listed one by one; of the others only their number, their bytes and one digest are kept.
 MAX_INPUTS = 100
