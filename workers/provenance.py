@@ -33,7 +33,6 @@ MAX_HASHED_FILES = 1000
 SERVER = "server"
 #: Fields of a record that cannot change a result. `source` and `environment` are local paths here, which differ between
 #: machines; `packages` tells the environment.
-#: `measure_batch` allows no batch that `max_batch` does not allow: how many prompts share one depends on other jobs.
 _NOT_COMPUTED = frozenset(
     {
         "title", "description", "aliases", "source", "environment", "dependencies", "weights_url", "queue", "warm_up",

@@ -165,7 +165,7 @@ def rehearse(model: Model, folder: Path) -> None:
     engine = BatchingEngine(Runners.installed(), memory_bytes=_ENOUGH_BYTES)
     engine.load(model, check=lambda: None)
     if model.warm_up:
-        alone = model.model_copy(update={"max_batch": 1, "measure_batch": False})
+        alone = model.model_copy(update={"max_batch": 1})
         warm(alone, InThread(Registry.installed()), engine, folder / model.name, check=lambda: None)
 
 

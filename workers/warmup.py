@@ -1,7 +1,7 @@
 """Warm-up: a model's dummy request runs through pre_process, engine and post_process before jobs are claimed.
 
 The warm-up loads the weights, compiles what needs compiling, finds the largest batch that fits on the device, and
-finds faults of a model before a job does. With `measure_batch` it also finds the smallest batch that is about as fast.
+finds faults of a model before a job does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from penstock.workers.retry_policy import to_penstock_error
 #: Limits of a dummy request on a CPU.
 CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
 
-#: No batch is measured after this share of the time of loading and warming up, or after this many seconds if longer.
-MEASURE_SHARE, MEASURE_S = 0.2, 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +41,6 @@ class WarmUpReport:
     warm_up_s: float
     #: Number of the dummy's prompts that fit in one batch.
     largest_batch: int
-    #: Number of them in the batches from now on: fewer where `measure_batch` found that more are not faster.
-    batch: int
 
 
 def warm_up(
@@ -99,11 +95,7 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
             with closing(engine.run(model, prompts, check=check, cost=session.prepared.cost)) as outputs:
                 session.finish(outputs)
         most = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
-        batch = most
-        if model.measure_batch and most > 1 and largest.prompt is not None:
-            within_s = max(MEASURE_S, MEASURE_SHARE * (load_s + time.monotonic() - begun))
-            batch = engine.measure(model, largest.prompt, most, within_s=within_s, check=check)
-        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), most, batch)
+        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), most)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -286,14 +286,6 @@ class Engine(Protocol):
         """
         ...
 
-    def measure(self, model: Model, prompt: Prompt, most: int, *, within_s: float, check: Check) -> int:
-        """Measure batches of up to `most` copies of a prompt; return the smallest batch of about the highest rate.
-
-        Later batches of the model cost no more than the returned batch. A batch is run twice at most; none begins after
-        `within_s` seconds, and one that other jobs disturb ends the search, so that the answer may be `most`.
-        """
-        ...
-
     def close(self) -> None:
         """Stop the scheduler and free the device; runs that have not ended raise `Drained`."""
         ...

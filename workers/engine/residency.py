@@ -7,7 +7,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from math import inf
 
 import structlog
 
@@ -43,8 +42,6 @@ class Resident:
     users: int = 0
     #: Largest batch by bucket, where the model's own did not fit into the device's memory.
     reduced: dict[Hashable, int] = field(default_factory=dict)
-    #: Largest cost of a batch, where it was measured that larger batches are not faster.
-    best_cost: float = inf
     #: The runner, if another engine computes.
     elsewhere: Elsewhere | None = field(init=False, default=None)
     #: The batches under way, if the runner steps in a process of its own.

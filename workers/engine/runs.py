@@ -31,7 +31,7 @@ class Bucket(NamedTuple):
 
     def limit(self) -> Limit:
         """Return the largest batch of this bucket."""
-        cost = min(self.resident.model.max_batch_cost or inf, self.resident.best_cost)
+        cost = self.resident.model.max_batch_cost or inf
         elsewhere, line = self.resident.elsewhere, self.resident.line
         begin = inf if elsewhere is None else elsewhere.free
         only_full = False
