@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from penstock.processors.geo.schema_marks import only_one_of, without_default
+from penstock.processors.geo.schema_marks import only_one_of, optional
 
 _CODE = r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$"
 
@@ -116,19 +116,13 @@ class AreaRequest(BaseModel):
     bbox: (
         Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=4, max_length=6)]
         | (SkipJsonSchema[None])
-    ) = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest; of six numbers, as in "
-            "GeoJSON, the third and the last are heights. In EPSG:4326, west may be greater than east: such a "
-            "rectangle crosses the antimeridian."
-        ),
+    ) = optional(
+        "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest; of six numbers, as in "
+        "GeoJSON, the third and the last are heights. In EPSG:4326, west may be greater than east: such a "
+        "rectangle crosses the antimeridian."
     )
-    geometry: AnyPolygon | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
+    geometry: AnyPolygon | SkipJsonSchema[None] = optional(
+        "A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature."
     )
     features: Annotated[list[AnyPolygon], Field(min_length=1, max_length=10_000)] | SkipJsonSchema[None] = Field(
         default=None, description="The geometries of a FeatureCollection."

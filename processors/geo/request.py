@@ -27,7 +27,7 @@ from penstock.processors.geo.scene_request import (
     BandName,
     check_without,
 )
-from penstock.processors.geo.schema_marks import item_needs, only_one_of, without_default
+from penstock.processors.geo.schema_marks import item_needs, only_one_of, optional
 from penstock.times import Time
 
 OutputName = Literal[
@@ -72,14 +72,10 @@ class SceneRequest(Acquisition):
     ways: ClassVar[tuple[str, ...]] = ("scene", "files", "mosaic", "dates")
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_SCENE_SCHEMA)
 
-    dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
-            "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
-            "or STAC item. `bands` and `radiometry` apply to every date."
-        ),
+    dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
+        "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
+        "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
+        "or STAC item. `bands` and `radiometry` apply to every date."
     )
     bands: list[BandName | Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
@@ -92,30 +88,18 @@ class SceneRequest(Acquisition):
         ),
     )
 
-    datetime: Time | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Acquisition time of the scene with a time zone, for the STAC item and for models that use it; with "
-            "`dates`, the time of the last date if that has no `datetime` of its own. Default: the time in the "
-            "`sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or ACQUISITIONDATETIME)."
-        ),
+    datetime: Time | SkipJsonSchema[None] = optional(
+        "Acquisition time of the scene with a time zone, for the STAC item and for models that use it; with "
+        "`dates`, the time of the last date if that has no `datetime` of its own. Default: the time in the "
+        "`sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or ACQUISITIONDATETIME)."
     )
-    location: Location | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Location of the scene, the same for all tiles; only for models that use a location. Default: the centre "
-            "of each tile, from the scene's georeference."
-        ),
+    location: Location | SkipJsonSchema[None] = optional(
+        "Location of the scene, the same for all tiles; only for models that use a location. Default: the centre "
+        "of each tile, from the scene's georeference."
     )
-    area: AreaRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "
-            "are those of the whole scene, cut to the pixels of the area, and pixels outside have no data."
-        ),
+    area: AreaRequest | SkipJsonSchema[None] = optional(
+        "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "
+        "are those of the whole scene, cut to the pixels of the area, and pixels outside have no data."
     )
 
     @model_validator(mode="after")
@@ -167,10 +151,8 @@ class ChangeRequest(BaseModel):
     of: Annotated[list[str], Field(min_length=1, max_length=250)] = Field(
         description="Names of the classes whose change is wanted, e.g. [`water`]. Several count as one."
     )
-    name: Annotated[str, Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="What the classes are called in the results: `water` gives `water gained`. Default: their names.",
+    name: Annotated[str, Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
+        "What the classes are called in the results: `water` gives `water gained`. Default: their names."
     )
     ignore: Annotated[list[str], Field(max_length=250)] = Field(
         default=[],
@@ -193,15 +175,11 @@ class SegmentationRequest(SceneRequest):
         | item_needs("outputs", "change", "change", _CHANGE_NEEDED),
     )
 
-    change: ChangeRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Also compute the change since an earlier scene, for models of one date. change.tif (0 = in neither, 1 = "
-            "lost, 2 = gained, 3 = at both dates, 255 = no data) is made for the outputs `change` and `classes`, "
-            "before-classes.tif for `classes`, change.png for `preview`, and change.fgb and change.geojson for "
-            "`polygons`; `stats` has the areas."
-        ),
+    change: ChangeRequest | SkipJsonSchema[None] = optional(
+        "Also compute the change since an earlier scene, for models of one date. change.tif (0 = in neither, 1 = "
+        "lost, 2 = gained, 3 = at both dates, 255 = no data) is made for the outputs `change` and `classes`, "
+        "before-classes.tif for `classes`, change.png for `preview`, and change.fgb and change.geojson for "
+        "`polygons`; `stats` has the areas."
     )
     outputs: Annotated[tuple[OutputName, ...], AfterValidator(_each_once)] = Field(
         default=DEFAULT_OUTPUTS,

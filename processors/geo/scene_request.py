@@ -15,11 +15,10 @@ from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKindName
 from penstock.processors.geo.schema_marks import (
     FORMS,
     by_range,
-    media_field,
     only_one_of,
+    optional,
     with_beside,
     with_links,
-    without_default,
 )
 from penstock.times import Time
 
@@ -110,7 +109,7 @@ class SceneFile(BaseModel):
         description=f"A GeoTIFF or JPEG 2000 file. {FORMS}",
         json_schema_extra={BY_RANGE: "area", SHARED: True, BESIDE: "beside", **SCENE_FILES},
     )
-    beside: FilesBeside = Field(default=None, json_schema_extra=without_default, description=_BESIDE.format("the file"))
+    beside: FilesBeside = optional(_BESIDE.format("the file"))
     bands: list[BandName] | None = Field(
         default=None,
         min_length=1,
@@ -135,29 +134,19 @@ class MaskRequest(BaseModel):
             f"scene's STAC item, such as `Fmask`, `SCL_20m` or `qa_pixel`. {FORMS}"
         ),
     )
-    kind: MaskKindName | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "`scl` (Sentinel-2 L2A), `fmask` (HLS), `qa_pixel` (Landsat Collection 2), `cloud_probability` (percent), "
-            "or `classification`: the classes or bit fields that the mask's asset has in the STAC item. Required with "
-            "`media`."
-        ),
+    kind: MaskKindName | SkipJsonSchema[None] = optional(
+        "`scl` (Sentinel-2 L2A), `fmask` (HLS), `qa_pixel` (Landsat Collection 2), `cloud_probability` (percent), "
+        "or `classification`: the classes or bit fields that the mask's asset has in the STAC item. Required with "
+        "`media`."
     )
-    classes: Annotated[list[str], Field(max_length=20)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Names of the mask's classes that are masked. Default: "
-            + "; ".join(f"{', '.join(kind.hidden or ())} ({name})" for name, kind in MASK_KINDS.items())
-            + "; cloud (cloud_probability). Required for `classification`, in small letters and with spaces: `cloud "
-            "shadow`. Pixels without an observation are always masked."
-        ),
+    classes: Annotated[list[str], Field(max_length=20)] | SkipJsonSchema[None] = optional(
+        "Names of the mask's classes that are masked. Default: "
+        + "; ".join(f"{', '.join(kind.hidden or ())} ({name})" for name, kind in MASK_KINDS.items())
+        + "; cloud (cloud_probability). Required for `classification`, in small letters and with spaces: `cloud "
+        "shadow`. Pixels without an observation are always masked."
     )
-    threshold: Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="Probability in percent above which a pixel is cloud. Required for `cloud_probability`.",
+    threshold: Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)] | SkipJsonSchema[None] = optional(
+        "Probability in percent above which a pixel is cloud. Required for `cloud_probability`."
     )
 
     @model_validator(mode="after")
@@ -187,21 +176,16 @@ class SingleScene(BaseModel):
         description=f"The scene: a GeoTIFF or JPEG 2000 file with all bands of the model. {FORMS}",
         json_schema_extra=with_beside,
     )
-    files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "The scene as several files, e.g. one per band as in Sentinel-2 products. The finest used file defines the "
-            "grid of the results; coarser files are resampled to it (bilinear; their pixels must nest in the grid). "
-            "CRS and extent must be the same."
-        ),
+    files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
+        "The scene as several files, e.g. one per band as in Sentinel-2 products. The finest used file defines the "
+        "grid of the results; coarser files are resampled to it (bilinear; their pixels must nest in the grid). "
+        "CRS and extent must be the same."
     )
-    sidecar: MediaReference | SkipJsonSchema[None] = media_field(
-        "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat"
+    sidecar: MediaReference | SkipJsonSchema[None] = optional(
+        "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat. "
+        f"{FORMS}"
     )
-    beside: FilesBeside = Field(
-        default=None, json_schema_extra=without_default, description=_BESIDE.format("the file of `scene`")
-    )
+    beside: FilesBeside = optional(_BESIDE.format("the file of `scene`"))
     stac: MediaReference | dict[str, Any] | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=with_links,
@@ -216,13 +200,9 @@ class SingleScene(BaseModel):
     radiometry: RadiometryRequest | None = Field(
         default=None, description="Radiometry of the scene; overrides all other sources."
     )
-    mask: MaskRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "A provider's mask: its pixels of clouds and shadows have no data in the results. The network still sees "
-            "them, so that all other pixels are those of the scene without a mask."
-        ),
+    mask: MaskRequest | SkipJsonSchema[None] = optional(
+        "A provider's mask: its pixels of clouds and shadows have no data in the results. The network still sees "
+        "them, so that all other pixels are those of the scene without a mask."
     )
 
     @model_validator(mode="after")
@@ -271,13 +251,9 @@ class MosaicRequest(BaseModel):
             "`median` of all scenes with data, band by band. Masked pixels are used only where no scene has others."
         ),
     )
-    grid: GridRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Grid to which all scenes are reprojected (nearest neighbour). Its pixels begin at multiples of "
-            "`resolution`. Default: the scenes' own grid, which must be the same for all."
-        ),
+    grid: GridRequest | SkipJsonSchema[None] = optional(
+        "Grid to which all scenes are reprojected (nearest neighbour). Its pixels begin at multiples of "
+        "`resolution`. Default: the scenes' own grid, which must be the same for all."
     )
 
 
@@ -287,22 +263,14 @@ class Acquisition(SingleScene):
     ways: ClassVar[tuple[str, ...]] = ("scene", "files", "mosaic")
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=ACQUISITION_SCHEMA)
 
-    mosaic: MosaicRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Several scenes that are merged: adjacent or overlapping, of one pixel grid, or reprojected to a stated "
-            "`grid`. `radiometry` applies to every scene that has none of its own."
-        ),
+    mosaic: MosaicRequest | SkipJsonSchema[None] = optional(
+        "Several scenes that are merged: adjacent or overlapping, of one pixel grid, or reprojected to a stated "
+        "`grid`. `radiometry` applies to every scene that has none of its own."
     )
-    datetime: Time | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Acquisition time of the scene with a time zone, for the STAC item and for models that use it. Default: "
-            "the time in the `sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or "
-            "ACQUISITIONDATETIME)."
-        ),
+    datetime: Time | SkipJsonSchema[None] = optional(
+        "Acquisition time of the scene with a time zone, for the STAC item and for models that use it. Default: "
+        "the time in the `sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or "
+        "ACQUISITIONDATETIME)."
     )
 
     @model_validator(mode="after")
