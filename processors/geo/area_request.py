@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
+from penstock.models import Record
 from penstock.processors.geo.schema_marks import only_one_of, optional
 
 _CODE = r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$"
@@ -43,19 +44,15 @@ Position = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(m
 Rings = Annotated[list[Annotated[list[Position], Field(min_length=4, max_length=100_000)]], Field(min_length=1)]
 
 
-class PolygonGeometry(BaseModel):
+class PolygonGeometry(Record):
     """A GeoJSON polygon: its outer ring, then its holes. The last position of a ring repeats the first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["Polygon"] = Field(description="Kind of the geometry.")
     coordinates: Rings = Field(description="The outer ring, then the holes: lists of [x, y].")
 
 
-class MultiPolygonGeometry(BaseModel):
+class MultiPolygonGeometry(Record):
     """A GeoJSON multipolygon."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["MultiPolygon"] = Field(description="Kind of the geometry.")
     coordinates: Annotated[list[Rings], Field(min_length=1)] = Field(description="The rings of each polygon.")
@@ -108,10 +105,10 @@ def _schema(schema: dict[str, Any]) -> None:
     schema["else"] = own
 
 
-class AreaRequest(BaseModel):
+class AreaRequest(Record):
     """The part of the scene whose results are wanted: these fields, or GeoJSON: a polygon or features."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_schema)
+    model_config = ConfigDict(json_schema_extra=_schema)
 
     bbox: (
         Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=4, max_length=6)]

@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from penstock.models import Record
 from penstock.processors.geo.area_request import AnyCrs, AreaRequest
 from penstock.processors.geo.scene_request import (
     ACQUISITION_SCHEMA,
@@ -57,10 +50,8 @@ _SCENE_SCHEMA["anyOf"].append({"required": ["stac"]})
 _SCENE_SCHEMA["dependentRequired"] = ACQUISITION_SCHEMA["dependentRequired"]
 
 
-class Location(BaseModel):
+class Location(Record):
     """A location on the earth (WGS 84)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lat: float = Field(ge=-90, le=90, allow_inf_nan=False, description="Latitude in degrees, positive in the north.")
     lon: float = Field(ge=-180, le=180, allow_inf_nan=False, description="Longitude in degrees, positive in the east.")
@@ -70,7 +61,7 @@ class SceneRequest(Acquisition):
     """A scene at one date or several: the common input of all raster models."""
 
     ways: ClassVar[tuple[str, ...]] = ("scene", "files", "mosaic", "dates")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_SCENE_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA)
 
     dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
         "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
@@ -113,10 +104,8 @@ class SceneRequest(Acquisition):
         return (self,) if self.dates is None else tuple(self.dates)
 
 
-class PolygonRequest(BaseModel):
+class PolygonRequest(Record):
     """Options of the polygon output. Default: all polygons, not simplified."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     min_pixels: int = Field(default=1, ge=1, description="Smaller polygons are omitted, and their area stays empty.")
     simplify_px: float = Field(
@@ -137,10 +126,8 @@ class PolygonRequest(BaseModel):
     )
 
 
-class ChangeRequest(BaseModel):
+class ChangeRequest(Record):
     """The change since an earlier scene: where classes were lost, gained or kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     before: Acquisition = Field(
         description=(
@@ -168,11 +155,9 @@ class SegmentationRequest(SceneRequest):
     """A scene to segment."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
         json_schema_extra=_SCENE_SCHEMA
         | {"title": "Segmentation of a scene"}
-        | item_needs("outputs", "change", "change", _CHANGE_NEEDED),
+        | item_needs("outputs", "change", "change", _CHANGE_NEEDED)
     )
 
     change: ChangeRequest | SkipJsonSchema[None] = optional(
@@ -209,11 +194,7 @@ class SegmentationRequest(SceneRequest):
 class RegressionRequest(SceneRequest):
     """A scene for which quantities are estimated."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        json_schema_extra=_SCENE_SCHEMA | {"title": "Quantities of a scene"},
-    )
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA | {"title": "Quantities of a scene"})
 
     outputs: Annotated[tuple[ValueOutputName, ...], AfterValidator(_each_once)] = Field(
         default=DEFAULT_VALUE_OUTPUTS,
@@ -230,11 +211,7 @@ class RegressionRequest(SceneRequest):
 class ObjectRequest(SceneRequest):
     """A scene in which objects are searched, however they are described."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        json_schema_extra=_SCENE_SCHEMA | {"title": "Objects in a scene"},
-    )
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA | {"title": "Objects in a scene"})
 
     iou: float = Field(
         default=0.5,
@@ -272,11 +249,7 @@ class DetectionRequest(ObjectRequest):
 class EmbeddingRequest(SceneRequest):
     """A scene that becomes vectors."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        json_schema_extra=_SCENE_SCHEMA | {"title": "Embeddings of a scene"},
-    )
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA | {"title": "Embeddings of a scene"})
 
     outputs: Annotated[tuple[VectorOutputName, ...], AfterValidator(_each_once)] = Field(
         default=("embeddings", "stats"),

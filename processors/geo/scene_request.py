@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.media_types import BESIDE, SCENE_FILES
-from penstock.models import BY_RANGE, SHARED, MediaReference
+from penstock.models import BY_RANGE, SHARED, MediaReference, Record
 from penstock.processors.geo.area_request import CrsCode
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKindName
 from penstock.processors.geo.schema_marks import (
@@ -46,7 +46,7 @@ ACQUISITION_SCHEMA["anyOf"].append({"required": ["stac"]})
 ACQUISITION_SCHEMA["dependentRequired"] = SINGLE_SCHEMA["dependentRequired"]
 
 
-class RadiometryRequest(BaseModel):
+class RadiometryRequest(Record):
     """Radiometry of the file: `value = number * scale + offset`, in the unit of the model's training data.
 
     Missing values come from the sidecar, then the STAC item, then the file's scale and offset tags, then the model's
@@ -54,9 +54,7 @@ class RadiometryRequest(BaseModel):
     `stats.json` records the values that were used.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra={"dependentRequired": {"offset": ["scale"]}}
-    )
+    model_config = ConfigDict(json_schema_extra={"dependentRequired": {"offset": ["scale"]}})
 
     scale: float | None = Field(
         default=None,
@@ -100,10 +98,8 @@ class RadiometryRequest(BaseModel):
         return self
 
 
-class SceneFile(BaseModel):
+class SceneFile(Record):
     """One file of a scene. Its resolution is read from the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     media: MediaReference = Field(
         description=f"A GeoTIFF or JPEG 2000 file. {FORMS}",
@@ -121,10 +117,10 @@ class SceneFile(BaseModel):
     )
 
 
-class MaskRequest(BaseModel):
+class MaskRequest(Record):
     """A provider's mask of a scene, such as Fmask of HLS, SCL of Sentinel-2 L2A, or QA_PIXEL of Landsat."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"dependentRequired": {"media": ["kind"]}})
+    model_config = ConfigDict(json_schema_extra={"dependentRequired": {"media": ["kind"]}})
 
     media: MediaReference | SkipJsonSchema[None] = Field(
         default=None,
@@ -164,12 +160,12 @@ class MaskRequest(BaseModel):
         return self
 
 
-class SingleScene(BaseModel):
+class SingleScene(Record):
     """One scene: one file with all bands (`scene`), several files (`files`), or those of a `stac` item."""
 
     #: Alternative fields, of which exactly one is required, unless `stac` names the files.
     ways: ClassVar[tuple[str, ...]] = ("scene", "files")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=SINGLE_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=SINGLE_SCHEMA)
 
     scene: MediaReference | SkipJsonSchema[None] = Field(
         default=None,
@@ -222,10 +218,8 @@ class SingleScene(BaseModel):
         return tuple(self.files or ()) if alone is None else (alone,)
 
 
-class GridRequest(BaseModel):
+class GridRequest(Record):
     """The grid of a mosaic whose scenes have other grids."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     crs: CrsCode = Field(description="CRS of the grid, e.g. EPSG:32738.")
     resolution: float = Field(
@@ -236,10 +230,8 @@ class GridRequest(BaseModel):
     )
 
 
-class MosaicRequest(BaseModel):
+class MosaicRequest(Record):
     """Several scenes as one, e.g. neighbouring tiles of one day."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     scenes: Annotated[list[SingleScene], Field(min_length=1, max_length=MAX_SCENES)] = Field(
         description="The scenes; each can have its own metadata, radiometry and mask. The mosaic covers all of them."
@@ -261,7 +253,7 @@ class Acquisition(SingleScene):
     """A scene at one date: a single scene, or a `mosaic` of several."""
 
     ways: ClassVar[tuple[str, ...]] = ("scene", "files", "mosaic")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=ACQUISITION_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=ACQUISITION_SCHEMA)
 
     mosaic: MosaicRequest | SkipJsonSchema[None] = optional(
         "Several scenes that are merged: adjacent or overlapping, of one pixel grid, or reprojected to a stated "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.media_types import SCENE_FILES
-from penstock.models import MediaReference
+from penstock.models import MediaReference, Record
 from penstock.processors.geo.area_request import AnyCrs, PolygonGeometry, Position
 from penstock.processors.geo.request import ObjectRequest
 from penstock.processors.geo.schema_marks import optional
@@ -57,10 +57,8 @@ class SceneWordsRequest(Words, ObjectRequest):
     """A scene and words for the objects to find in it."""
 
 
-class PointedObject(BaseModel):
+class PointedObject(Record):
     """An object by points, a box, or both. x comes first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     points: list[Point] = Field(default=[], max_length=100, description="Points [x, y] on the object or beside it.")
     labels: list[Literal[0, 1]] = Field(
@@ -102,19 +100,15 @@ class MaskRequest(SingleImageRequest):
     )
 
 
-class PointGeometry(BaseModel):
+class PointGeometry(Record):
     """A GeoJSON point."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["Point"] = Field(description="Kind of the geometry.")
     coordinates: Position = Field(description="[x, y].")
 
 
-class MultiPointGeometry(BaseModel):
+class MultiPointGeometry(Record):
     """GeoJSON points."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["MultiPoint"] = Field(description="Kind of the geometry.")
     coordinates: Annotated[list[Position], Field(min_length=1, max_length=100)] = Field(description="Lists of [x, y].")
@@ -153,10 +147,8 @@ class SceneObject(PointedObject):
         return self
 
 
-class SceneMaskRequest(BaseModel):
+class SceneMaskRequest(Record):
     """A scene and objects to outline in it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     scene: MediaReference = Field(
         description="The scene: a GeoTIFF or JPEG 2000 file with a georeference",
