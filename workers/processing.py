@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
 from pydantic import ValidationError
 
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.intake.local_media import LocalMedia
 from penstock.json_body import issues
 from penstock.models import CatalogueEntry, Model
-from penstock.processors.base import IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
+from penstock.processors.base import IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result, Value
 from penstock.processors.notes import noting
 from penstock.processors.registry import Registry
 from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
@@ -316,3 +318,31 @@ def dummy_work(processor: IOProcessor[Any, Any], model: Model, folder: Path) -> 
     dummy = processor.dummy(model.limits, media)
     files = {reference: LocalMedia(path) for reference, path in dummy.files.items()}
     return Work(model, dummy.request, files, scratch)
+
+
+def work_to_json(work: Work) -> dict[str, Any]:
+    """Return a job's work without its model as JSON."""
+    media = {reference: [str(file.path), file.etag, file.partial] for reference, file in work.media.items()}
+    part = None if work.part is None else list(work.part)
+    return {"input": dict(work.input), "media": media, "folder": str(work.folder), "part": part}
+
+
+def held_media(work: Work) -> dict[str, Value]:
+    """Return the bytes of the media in memory by reference, each as uint8 (bytes,)."""
+    return {
+        reference: np.frombuffer(file.data, np.uint8)
+        for reference, file in work.media.items()
+        if file.data is not None
+    }  # fmt: skip
+
+
+def work_from_json(model: Model, data: Mapping[str, Any], held: Mapping[str, Value] = MappingProxyType({})) -> Work:
+    """Return the work from JSON and the media in memory; raise `KeyError`, `TypeError` or `ValueError` if invalid."""
+    media = {
+        reference: LocalMedia(Path(path), etag, partial, held[reference].tobytes() if reference in held else None)
+        for reference, (path, etag, partial) in data["media"].items()
+    }
+    part = data.get("part")
+    return Work(
+        model, dict(data["input"]), media, Path(data["folder"]), part=None if part is None else (part[0], part[1])
+    )

@@ -188,7 +188,7 @@ def _of_function(model: Model) -> Offers:
 
 
 DIFFUSERS = _spec(
-    "diffusers.runner", "diffusers", "diffusers", expected_bytes=_diffusers_bytes, io_signatures={"images": (_DRAWN,)}
+    "diffusers.calls", "diffusers", "diffusers", expected_bytes=_diffusers_bytes, io_signatures={"images": (_DRAWN,)}
 )
 FAKE = _spec(
     "fake", "fake", check=None, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,

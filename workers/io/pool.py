@@ -41,9 +41,8 @@ from penstock.workers.io.session import (
     send_request,
     settle,
 )
-from penstock.workers.io.work_json import held_media, work_from_json, work_to_json
 from penstock.workers.job_media import MediaRequests
-from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
+from penstock.workers.processing import NO_CHECKPOINTS, Session, Work, held_media, work_from_json, work_to_json
 
 #: Seconds after which an unused process is ended.
 IDLE_S = 60.0

@@ -9,9 +9,8 @@ import pytest
 
 from penstock.functions.wire import MAX_ARRAYS, SMALL_BYTES, prepare
 from penstock.intake.local_media import LocalMedia
-from penstock.workers.io.work_json import held_media
 from penstock.workers.job_media import HELD_BYTES, MAX_HELD, JobMedia
-from penstock.workers.processing import Work
+from penstock.workers.processing import Work, held_media
 from tests.contract.test_processing import MODEL
 
 
