@@ -153,11 +153,15 @@ class Stepped:
     seconds: float
 
 
+#: Batches that a process of a model has at a time: one that it works on, and one that is ready when that ends.
+UNDER_WAY = 2
+
+
 @runtime_checkable
 class Queues(Protocol):
     """Further methods of a runner of one pass that steps in a process of its own, where a batch waits for the last one.
 
-    The engine begins the next batch while the process works on the last, so that the device waits for nobody.
+    The engine begins the next full batch while the process works on the last, so that the device waits for nobody.
     """
 
     def begin(self, states: Sequence[Any], wanted: Callable[[], bool]) -> Future[Stepped]:

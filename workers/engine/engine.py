@@ -169,7 +169,7 @@ class BatchingEngine(Scheduler):
     def _new_run(
         self, resident: Resident, cost: float, on_batch: OnBatch | None = None, on_device: OnDevice | None = None
     ) -> Run:
-        prompts = max(self._ahead.prompts, (2 if resident.line is None else 3) * resident.runner.max_batch)
+        prompts = max(self._ahead.prompts, (3 if resident.queues else 2) * resident.runner.max_batch)
         if resident.elsewhere is not None:
             resident.elsewhere.listen(self._wake)
         return Run(
@@ -200,7 +200,7 @@ class BatchingEngine(Scheduler):
             del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)
-                self._notify(run, 1)
+                self._notify(run)
                 going = run.wait_for_room()
 
     def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> None:
