@@ -211,7 +211,7 @@ class Preparation:
 
     def _warm_up(self, model: Model) -> None:
         warm_up(
-            [model], self._processing, self._engine, self._folder,
+            model, self._processing, self._engine, self._folder,
             ready=self._ready, failed=self._failed, check=self._check,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ class WarmUpReport:
 
 
 def warm_up(
-    models: Iterable[Model],
+    model: Model,
     processing: Processing,
     engine: Engine,
     folder: Path,
@@ -53,30 +53,22 @@ def warm_up(
     failed: Callable[[str, PenstockError], None],
     check: Check = lambda: None,
 ) -> None:
-    """Warm models up one after the other; call `ready` or `failed` for each by name.
+    """Warm a model up; call `ready` or `failed` with its name, or neither when `check` raises an `Interruption`.
 
-    Models without a warm-up are ready at once, before the others. `folder` holds the dummies' media and results, which
-    are removed. Ends early, without a call for the remaining models, when `check` raises an `Interruption`.
+    `folder` holds the dummy's media and results, which are removed.
     """
-    models = list(models)
-    for model in models:
-        if not model.warm_up:
-            ready(model.name)
-    for model in models:
-        if not model.warm_up:
-            continue
-        try:
-            warmth = warm(model, processing, engine, folder / model.name, check=check)
-        except Interruption:
-            return
-        except Exception as error:  # a fault of a processor or a runner must not keep the other models from serving
-            ours = to_penstock_error(error)
-            fields = {"model": model.name, "code": ours.code, "detail": ours.detail}
-            log.warning("model.warm_up_failed", **fields, exc_info=ours is not error)
-            failed(model.name, ours)
-        else:
-            log.info("model.warmed_up", model=model.name, **asdict(warmth))
-            ready(model.name)
+    try:
+        warmth = warm(model, processing, engine, folder / model.name, check=check)
+    except Interruption:
+        return
+    except Exception as error:  # a fault of a processor or a runner must not keep the other models from serving
+        ours = to_penstock_error(error)
+        fields = {"model": model.name, "code": ours.code, "detail": ours.detail}
+        log.warning("model.warm_up_failed", **fields, exc_info=ours is not error)
+        failed(model.name, ours)
+    else:
+        log.info("model.warmed_up", model=model.name, **asdict(warmth))
+        ready(model.name)
 
 
 def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, check: Check) -> WarmUpReport:

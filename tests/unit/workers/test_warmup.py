@@ -166,13 +166,13 @@ def test_models_that_fail_are_named_with_the_reason_and_the_others_are_ready(
         return FakeRunner(on_step=fail) if model.name == "wrong" else load_fake(model)
 
     models = [a_model(name) for name in ("a", "broken", "wrong", "b")]
-    models.append(a_model("cold", warm_up=False))
     models.append(a_model("unknown").model_copy(update={"runner": "warp"}))
     said = Said()
     with closing(BatchingEngine(Runners.of({"fake": load}))) as engine:
-        warm_up(models, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
+        for model in models:
+            warm_up(model, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
         assert run_all(engine, a_model("a"), numbers([1])) == [1]
-    assert said.ready == ["cold", "a", "b"], "a model without a warm-up is ready at once"
+    assert said.ready == ["a", "b"]
     assert {name: error.code for name, error in said.failed.items()} == {
         "broken": "model_unavailable",
         "wrong": "processor_failed",
@@ -182,18 +182,15 @@ def test_models_that_fail_are_named_with_the_reason_and_the_others_are_ready(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_drain_ends_a_warm_up_without_a_word_on_what_is_left(
-    processing: InThread, engine: BatchingEngine, tmp_path: Path
-) -> None:
+def test_a_drain_ends_a_warm_up_without_a_word(processing: InThread, engine: BatchingEngine, tmp_path: Path) -> None:
     draining = threading.Event()
 
     def check() -> None:
         if draining.is_set():
             raise Drained
 
-    models = [a_model("a", on_step=lambda _: draining.set()), a_model("b")]
-    said = Said()
-    warm_up(models, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail, check=check)
+    model, said = a_model("a", on_step=lambda _: draining.set()), Said()
+    warm_up(model, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail, check=check)
     assert (said.ready, said.failed) == ([], {})
 
 
@@ -216,8 +213,8 @@ def test_a_device_that_is_lost_while_warming_up_fails_what_is_left(
         raise DeviceLost
 
     said = Said()
-    models = [a_model("a"), a_model("b", on_step=lose), a_model("c")]
-    warm_up(models, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
+    for model in (a_model("a"), a_model("b", on_step=lose), a_model("c")):
+        warm_up(model, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
     assert said.ready == ["a"]
     assert {name: error.code for name, error in said.failed.items()} == {"b": "device_lost", "c": "device_lost"}
     assert engine.lost
