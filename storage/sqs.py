@@ -96,7 +96,15 @@ class EventQueue:
         except BotoCoreError as error:
             raise EventQueueUnavailable(f"the queue of bucket events does not answer, {region}") from error
         # boto3 fails with any of these at an answer whose fields have other types.
-        except (_StrangeAnswerError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        except (
+            _StrangeAnswerError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             why = f"the address does not answer as a queue of bucket events, {region}: {_shown(str(error))}"
             raise EventQueueUnavailable(why) from error
 

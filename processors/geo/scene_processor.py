@@ -1,4 +1,4 @@
-"""What all processors of scenes have in common: the prompts of a scene, or of some of its strips, and a dummy."""
+"""The common part of all processors of scenes: the prompts of a scene, or of some of its strips, and a dummy."""
 
 from __future__ import annotations
 

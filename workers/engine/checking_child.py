@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from contextlib import closing, suppress
 
 from penstock.errors import PenstockError
 from penstock.functions.wire import Closed, Wire
@@ -19,13 +20,11 @@ from penstock.workers.engine.runners import Runners
 def main(descriptor: int) -> None:
     """Check what comes, until nobody asks any more."""
     configure("warning")
-    runners, wire = Runners.installed(), Wire(socket.socket(fileno=descriptor))
-    try:
+    runners = Runners.installed()
+    with closing(Wire(socket.socket(fileno=descriptor))) as wire, suppress(Closed):
         wire.receive()  # `init`
         while True:
             wire.send("checked", _problem(runners, Model.model_validate(wire.receive()["value"])))
-    except Closed:  # nobody asks any more
-        return
 
 
 def _problem(runners: Runners, model: Model) -> str:

@@ -307,7 +307,7 @@ class RemoteSession:
                 "kind": "prepared", "count": int() | None as count, "cost": int(cost), "unit": str(unit),
                 "done": int(done), "steps": int(steps), "repeatable": bool(repeatable),
             }:  # fmt: skip
-                self.prepared = Prepared[Any](
+                self.prepared: Prepared[Any] = Prepared(
                     prompts, count, cost, None, unit[:_MAX_UNIT], done, max(1, steps), repeatable,
                     _division(prepared.get("division")),
                 )  # fmt: skip

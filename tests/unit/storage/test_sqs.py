@@ -114,7 +114,7 @@ def test_an_empty_queue_answers_in_these_ways(fake: FakeQueue, queue: EventQueue
 def test_answers_of_sqs_are_read_and_other_fields_ignored(fake: FakeQueue, queue: EventQueue) -> None:
     fake.answer(b'{"Attributes": {"ApproximateNumberOfMessages": "3", "Other": {}}, "Other": [1]}')
     assert queue.ping() == 3
-    fake.answer(json.dumps({"Messages": [MESSAGE | {"Attributes": 5, "MD5OfBody": 6}]}).encode())
+    fake.answer(json.dumps({"Messages": [MESSAGE | {"Other": 5, "MD5OfBody": "6"}]}).encode())
     assert queue.receive() == (Message("1", "r", "{}"),)
     fake.answer(b'{"Successful": [{"Id": "0"}], "Failed": [{"Id": "1", "Code": "c", "SenderFault": true}]}')
     assert queue.delete([Message("1", "r", "{}"), Message("2", "r", "{}")]) == 1

@@ -80,7 +80,7 @@ class ModelProcess:
             self._process = subprocess.Popen(
                 [str(python), "-P", "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                cwd=folder or self._folder.name, env=given | env, start_new_session=True,
+                cwd=folder or self._folder.name, env={**given, **env}, start_new_session=True,
             )  # fmt: skip
         except OSError:
             ours.close()
