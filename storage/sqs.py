@@ -48,7 +48,7 @@ class Message:
     body: str | None
 
 
-class _StrangeAnswerError(Exception):
+class _StrangeAnswerError(ValueError):
     """An answer that SQS does not give."""
 
 
@@ -96,15 +96,7 @@ class EventQueue:
         except BotoCoreError as error:
             raise EventQueueUnavailable(f"the queue of bucket events does not answer, {region}") from error
         # boto3 fails with any of these at an answer whose fields have other types.
-        except (
-            _StrangeAnswerError,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-            RecursionError,
-        ) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             why = f"the address does not answer as a queue of bucket events, {region}: {_shown(str(error))}"
             raise EventQueueUnavailable(why) from error
 
