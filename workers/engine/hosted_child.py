@@ -45,6 +45,7 @@ class HostedProcess:
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         while (batch := self._batches.get()) is not None:
             self._answer(*batch)
+            del batch  # else its states would stay on the device until the next one
 
     def _listen(self) -> None:
         try:
