@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -103,7 +102,7 @@ def read_scene(path: Path, limits: Limits) -> Scene:
     `InvalidInput` for an unusable data type or georeference.
     """
     driver = _driver(path)
-    with opened(path, driver) as dataset, reading("The scene's header cannot be read"):
+    with open_dataset(path, driver) as dataset, reading("The scene's header cannot be read"):
         scene = _scene(dataset, driver)
         _check_size(dataset, scene, limits)
     return scene
@@ -188,15 +187,11 @@ class FileRows:
         return valid
 
 
-@contextmanager
-def opened(path: Path, driver: str) -> Iterator[Any]:
-    """Open a raster file with one driver, and close it at the end of the block. Raises `MediaUnreadable`."""
-    with open_dataset(path, driver) as dataset:
-        yield dataset
-
-
 def open_dataset(path: Path, driver: str) -> Any:
-    """Return a raster file, opened with one driver; any thread may close it. Raises `MediaUnreadable`."""
+    """Return a raster file, opened with one driver: a context manager; any thread may close it.
+
+    Raises `MediaUnreadable`.
+    """
     with reading("The scene cannot be opened"), without_georeference(), decoding(size_bytes=path.stat().st_size):
         return rasterio.open(path, driver=driver)
 
