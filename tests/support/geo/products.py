@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ class Source:
     crs: Any
     transform: Any
     nodata: float | None
+    scale: float = 1.0
+
+    @property
+    def packed(self) -> dict[str, float]:
+        """The attribute with the scale, if there is one."""
+        return {} if self.scale == 1 else {"scale_factor": self.scale}
 
     @property
     def height(self) -> int:
@@ -70,7 +77,7 @@ def source(path: Path) -> Source:
     """Return a GeoTIFF in memory."""
     with without_georeference(), rasterio.open(path) as file:
         names = [name or f"band{at}" for at, name in enumerate(file.descriptions, 1)]
-        return Source(file.read(), names, file.crs, file.transform, file.nodata)
+        return Source(file.read(), names, file.crs, file.transform, file.nodata, file.scales[0])
 
 
 Attributes = Mapping[str, Any]
@@ -102,7 +109,11 @@ def write_netcdf(
         for name, numbers in zip(scene.names, scene.numbers, strict=True):
             classic = version != "NETCDF4"
             kind = numbers.dtype.str.replace("u", "i")[1:] if classic else numbers.dtype
-            own = dict(of_bands or {}) | ({"_Unsigned": "true"} if classic and numbers.dtype.kind == "u" else {})
+            own = (
+                scene.packed
+                | dict(of_bands or {})
+                | ({"_Unsigned": "true"} if classic and numbers.dtype.kind == "u" else {})
+            )
             fill = own.pop("_FillValue", scene.nodata)
             options = {} if classic else {"zlib": True, "chunksizes": (min(96, scene.height), min(160, scene.width))}
             variable = file.createVariable(name, kind, ("y", "x"), fill_value=fill, **options)
@@ -127,8 +138,9 @@ def write_hdf5(path: Path, scene: Source, *, edit: Edit | None = None) -> Path:
         file["band"] = np.array(scene.names, dtype="S10")
         file["crs"] = 0
         file["crs"].attrs.update(scene.mapping)
-        data = file.create_dataset("reflectance", data=scene.numbers, chunks=(1, 64, 64), compression="gzip")
-        data.attrs["grid_mapping"] = "crs"
+        chunks = (1, min(64, scene.height), min(64, scene.width))
+        data = file.create_dataset("reflectance", data=scene.numbers, chunks=chunks, compression="gzip")
+        data.attrs.update({"grid_mapping": "crs", **scene.packed})
         if scene.nodata is not None:
             data.attrs["_FillValue"] = np.array([scene.nodata], scene.numbers.dtype)
         for at, name in enumerate(("band", "y", "x")):
@@ -176,7 +188,7 @@ def write_zarr(
             name,
             numbers,
             ["y", "x"],
-            {"grid_mapping": "spatial_ref", **fill},
+            {"grid_mapping": "spatial_ref", **scene.packed, **fill},
             **{"chunks": chunks, **filled, **options},
         )
     if edit is not None:
@@ -242,7 +254,8 @@ def jp2(numbers: npt.NDArray[Any], crs: Any, transform: Any) -> bytes:
     """Return (rows, columns) as a lossless JPEG 2000 file."""
     height, width = numbers.shape
     profile = {"count": 1, "height": height, "width": width, "dtype": numbers.dtype, "crs": crs, "transform": transform}
-    with rasterio.MemoryFile() as memory:
-        with memory.open(driver="JP2OpenJPEG", QUALITY=100, REVERSIBLE="YES", **profile) as file:
+    with tempfile.TemporaryDirectory() as folder:  # in a `MemoryFile`, rasterio leaves out the georeference
+        path = Path(folder, "a.jp2")
+        with rasterio.open(path, "w", driver="JP2OpenJPEG", QUALITY=100, REVERSIBLE="YES", **profile) as file:
             file.write(numbers, 1)
-        return bytes(memory.read())
+        return path.read_bytes()

@@ -14,10 +14,19 @@ import numpy as np
 
 from penstock.errors import InvalidInput, MediaTooLarge
 from penstock.processors.decoding import decoding
-from penstock.processors.geo.read.products.variables import MAX_OBJECTS, Variable, Variables, library, undamaged
+from penstock.processors.geo.read.products.variables import (
+    MAX_OBJECTS,
+    Variable,
+    Variables,
+    as_text,
+    library,
+    undamaged,
+)
 
 #: Prefix of netCDF-4 for a variable that has the name of a dimension and is not its coordinate.
 _NOT_A_COORDINATE = "_nc4_non_coord_"
+#: Name of a dimension of netCDF-4 that has no coordinate.
+_NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 #: Groups inside each other, at most.
 _MAX_DEPTH = 32
 #: Bytes of decoded chunks that h5py keeps for a variable.
@@ -89,7 +98,10 @@ def _outside(what: str) -> InvalidInput:
 
 def _variable(h5py: Any, path: str, dataset: Any) -> Variable | None:
     """Return a dataset of numbers or texts; None for any other, which is no part of a scene."""
-    if dataset.shape is None or dataset.dtype.kind not in "iufSO" or h5py.check_enum_dtype(dataset.dtype):
+    kind = None if dataset.shape is None else dataset.dtype.kind
+    if kind not in ("i", "u", "f", "S") and not (kind == "O" and h5py.check_string_dtype(dataset.dtype)):
+        return None
+    if h5py.check_enum_dtype(dataset.dtype) or as_text(dataset.attrs.get("NAME")).startswith(_NO_VARIABLE):
         return None
     folder, _, name = path.rpartition("/")
     name = name.removeprefix(_NOT_A_COORDINATE)

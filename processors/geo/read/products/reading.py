@@ -47,6 +47,8 @@ def read_product(path: Path, limits: Limits) -> Product | None:
 
 def _of_variables(path: Path, driver: str, open_variables: OpenVariables) -> Product:
     variables = open_variables(path)
+    if "_NCProperties" in variables.attributes.get("", {}):  # netCDF-4 writes it into its HDF5 files
+        driver = "NetCDF"
     try:
         return read_variables(variables, driver, open_variables)
     finally:

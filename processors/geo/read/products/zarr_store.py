@@ -48,19 +48,37 @@ _V3_TYPES: Final = re.compile(r"u?int(?:8|16|32|64)|float(?:16|32|64)")
 _MAX_STORED_BYTES: Final = 2**30
 
 
+@dataclass
+class _LazyStore:
+    """A store that zarr opens when numbers of an array in it are read."""
+
+    path: Path
+    store: Any = None
+
+    def array(self, path: str, version: int) -> Any:
+        import zarr
+        from zarr.storage import ZipStore
+
+        if self.store is None:
+            self.store = ZipStore(self.path, mode="r")
+        return zarr.open_array(self.store, path=path, mode="r", zarr_format=version)
+
+    def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
+
+
 @dataclass(frozen=True)
 class _LazyArray:
     """An array that zarr opens when its numbers are read."""
 
-    store: Any
+    store: _LazyStore
     path: str
     version: int
 
     @cached_property
     def opened(self) -> Any:
-        import zarr
-
-        return zarr.open_array(self.store, path=self.path, mode="r", zarr_format=self.version)
+        return self.store.array(self.path, self.version)
 
     def __getitem__(self, key: Any) -> Any:
         return self.opened[key]
@@ -78,7 +96,6 @@ def open_zarr(path: Path) -> Variables:
     """
     with library("Zarr", "zarr"):
         import zarr
-        from zarr.storage import ZipStore
     with opened_archive(path) as archive:
         large = next((each for each in archive.infolist() if each.file_size > _MAX_STORED_BYTES), None)
         if large is not None:
@@ -88,7 +105,7 @@ def open_zarr(path: Path) -> Variables:
             raise MediaTooLarge(f"The Zarr store has {len(nodes):,} arrays and groups; at most {MAX_OBJECTS:,}.")
         root = _root(nodes)
         zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})  # one job, one core
-        store = ZipStore(path, mode="r")
+        store = _LazyStore(path)
         each, attributes, unread = dict[str, Variable](), dict[str, Mapping[str, Any]](), list[str]()
         for node in nodes:
             place, _, kind = node.rpartition("/")
