@@ -55,7 +55,7 @@ def _check_member(member: zipfile.ZipInfo) -> None:
     name = member.filename
     parts = PurePosixPath(name).parts
     if name.startswith("/") or "\\" in name or ".." in parts or ":" in name.partition("/")[0]:
-        raise InvalidInput(f"The zip archive has a file outside of itself, {name[:100]!r}, which is not read.")
+        raise InvalidInput("The zip archive has a file with a place outside of itself, which is not read.")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise InvalidInput(f"The zip archive has a link, {name[:100]!r}, which is not read.")
     if member.flag_bits & _ENCRYPTED:

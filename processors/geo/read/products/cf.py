@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.errors import MediaUnreadable
+from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.products.cf_bands import read_bands
@@ -35,6 +35,9 @@ _MAX_BLOCK_ROWS: Final = 1024
 #: The default fill of NetCDF for floating point numbers; no measurement is near it.
 _FILL_FROM: Final = 9.9e36
 _PERCENT: Final = ("%", "percent")
+_ANGLES: Final = ("latitude", "longitude")
+#: Attributes of coordinates with the name of a variable that has the edges of their cells.
+_BOUNDS: Final = ("bounds", "climatology")
 _ONE: Final = ("1", "reflectance", "unitless", "dimensionless")
 _PLATFORMS: Final = (
     "platform", "platform_name", "sensor", "instrument", "satellite", "source", "title", "product_name",
@@ -54,10 +57,13 @@ class _Raster:
 def read_variables(variables: Variables, driver: str, open_variables: OpenVariables) -> Product:
     """Return the rasters of a file. Raises `MediaUnreadable` for a file without one, with the reason."""
     sensor = _sensor(variables)
+    bounds = {each.text(name) for each in variables.each.values() for name in _BOUNDS}
     found, unread = list[_Raster](), list(variables.unread)
     for variable in variables.each.values():
-        if not _may_be_raster(variables, variable):
+        if variable.name in bounds or not _may_be_raster(variable):
             continue
+        if len(found) + len(unread) > _MAX_BANDS:
+            raise MediaTooLarge(f"The {driver} file has more than {_MAX_BANDS:,} variables with rows and columns.")
         try:
             found.append(_raster(variables, variable, driver, open_variables, sensor))
         except UnreadError as error:
@@ -65,8 +71,6 @@ def read_variables(variables: Variables, driver: str, open_variables: OpenVariab
     if not found:
         reason = f": {unread[0]}" if unread else ": it has no variables of numbers with rows and columns"
         raise MediaUnreadable(f"The {driver} file is no scene{reason}. {READ_ALL}")
-    if len(found) > _MAX_BANDS:
-        raise MediaUnreadable(f"The {driver} file has {len(found)} rasters; at most {_MAX_BANDS} are read.")
     parts = _finest(found)
     notes = tuple(dict.fromkeys(note for each in parts for note in each.notes))
     return Product(tuple(Raster(each.variable.path, each.scene) for each in parts), unread=tuple(unread), notes=notes)
@@ -75,15 +79,12 @@ def read_variables(variables: Variables, driver: str, open_variables: OpenVariab
 READ_ALL: Final = "The page `Scenes as NetCDF, HDF5, SAFE and Zarr` lists what is read."
 
 
-def _may_be_raster(variables: Variables, variable: Variable) -> bool:
-    """Return True for numbers of two dimensions or more that are no coordinates, bounds, texts or lists of flags."""
+def _may_be_raster(variable: Variable) -> bool:
+    """Return True for numbers of two dimensions or more that are no coordinates, texts or lists of flags."""
     if len(variable.shape) < 2 or variable.dtype.kind not in "iuf" or variable.dtype.itemsize > 8:
         return False
-    flags = "flag_meanings" in variable.attributes
-    every = variables.each.values()
     standard = variable.text("standard_name")
-    bounds = any(each.text(key) == variable.name for each in every for key in ("bounds", "climatology"))
-    return not flags and not bounds and standard not in ("latitude", "longitude") and 0 not in variable.shape
+    return "flag_meanings" not in variable.attributes and standard not in _ANGLES and 0 not in variable.shape
 
 
 def _raster(

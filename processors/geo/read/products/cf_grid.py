@@ -42,6 +42,8 @@ _NAMES: Final[Mapping[str, Role]] = {
 }  # fmt: skip
 #: Factors to metres.
 _METRES: Final = {"km": 1000.0, "kilometer": 1000.0, "kilometre": 1000.0, "kilometers": 1000.0, "kilometres": 1000.0}
+#: Digits of a code of EPSG, at most.
+_CODE_DIGITS: Final = 6
 #: Names of attributes with a CRS as WKT.
 _WKT: Final = ("crs_wkt", "spatial_ref")
 _GEODETIC: Final = ("GEOGCRS", "GEOGCS", "GEODCRS", "PROJCRS", "PROJCS", "BOUNDCRS", "COMPD_CS", "COMPOUNDCRS")
@@ -176,11 +178,11 @@ def _crs(
     """Return the CRS (rasterio) of a variable, and a note on an assumed or an unknown one."""
     try:
         found = _stated_crs(variables, variable, mapping)
+        if found is not None:
+            _check_crs(found)
+            return found, ()
     except (CRSError, CPLE_BaseError, ProjCRSError, ValueError, KeyError, TypeError) as error:
         raise UnreadError("has a grid mapping (CF) that is no usable CRS") from error
-    if found is not None:
-        _check_crs(found)
-        return found, ()
     units = [axis.text("units").lower() for axis in (x, y) if axis is not None]
     if any(unit in (*_DEGREES_EAST, *_DEGREES_NORTH) for unit in units):
         note = "The file gives longitude and latitude without a grid mapping. They were taken as those of WGS 84."
@@ -199,7 +201,7 @@ def _stated_crs(variables: Variables, variable: Variable, mapping: Mapping[str, 
     for name in ("proj:code", "proj:epsg"):
         value = variables.inherited(name, variable)
         number = as_text(value).upper().removeprefix("EPSG:") or next((f"{n:.0f}" for n in as_numbers(value)), "")
-        if number.isdecimal():
+        if number.isdecimal() and len(number) <= _CODE_DIGITS:
             return rasterio.crs.CRS.from_epsg(int(number))
     return None
 

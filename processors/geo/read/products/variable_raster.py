@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from rasterio.errors import RasterioIOError
 
-from penstock.processors.geo.read.products.variables import Variable, Variables, first_line
+from penstock.processors.geo.read.products.variables import Variable, Variables, reason_of
 
 #: Function that opens a file of variables.
 OpenVariables = Callable[[Path], Variables]
@@ -71,7 +71,7 @@ class VariableRaster:
         try:
             return np.stack([self._band(key, index) for index in indexes])
         except Exception as error:  # see `undamaged`
-            raise RasterioIOError(first_line(error) or "the variable is damaged") from None
+            raise RasterioIOError(reason_of(error) or "the variable is damaged") from None
 
     def _band(self, key: list[slice | int], index: int) -> npt.NDArray[Any]:
         axes = self._axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from penstock.errors import InputError, MediaUnreadable
 
 #: Variables and groups of a file, at most.
 MAX_OBJECTS: Final = 10_000
+#: Message of h5py with its reason, without paths and names of functions.
+_REASON: Final = re.compile(r"(?:Unable to|Can't) [\w ]+ \(([\w ,-]+)\)")
 #: Elements of a coordinate or a list of names, at most.
 _MAX_ELEMENTS: Final = 2**24
 
@@ -108,14 +111,17 @@ def undamaged(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         # A damaged file makes these libraries raise nearly anything: struct.error, KeyError, AttributeError.
-        reason = first_line(error)
+        reason = reason_of(error)
         raise MediaUnreadable(f"{what}; it is damaged or incomplete{reason and f' ({reason})'}.") from error
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of a library's message without what only programmers read; it may be empty."""
-    line = str(error).strip().splitlines()[0][:120].strip(" .'\"") if str(error).strip() else ""
-    return "" if "/" in line or "()" in line else line
+def reason_of(error: Exception) -> str:
+    """Return the reason in a message of h5py, `Unable to open file (file signature not found)`; else nothing.
+
+    Other libraries' messages are for programmers.
+    """
+    found = _REASON.match(str(error)) if isinstance(error, OSError | RuntimeError) else None
+    return found[1] if found else ""
 
 
 def as_text(value: Any) -> str:

@@ -155,7 +155,7 @@ def _variable(
         fill = document.get("fill_value")
     shape = tuple(int(size) for size in document["shape"])
     named = dimensions if isinstance(dimensions, list) and len(dimensions) == len(shape) else [None] * len(shape)
-    if len(chunks) != len(shape) or not all(size > 0 for size in chunks):
+    if len(chunks) != len(shape) or not all(size > 0 for size in chunks) or any(size < 0 for size in shape):
         raise MediaUnreadable(f"The Zarr store's {inner} is damaged: its chunks do not fit its shape.")
     attributes.pop("_FillValue", None)
     if fill is not None:
