@@ -38,5 +38,5 @@ def test_errors_of_a_library_are_those_of_a_raster() -> None:
     broken = type(made)(made.path, made.dimensions, made.shape, made.dtype, made.chunks, {}, Damaged())
     every = Variables({"a": broken})
     raster = VariablePart(lambda _: every, "a", Axes(0, 1, None, False, False), "uint16").open(Path())
-    with pytest.raises(RasterioIOError, match="^wrong fletcher32 checksum$"):
+    with pytest.raises(RasterioIOError, match=r"^wrong fletcher32 checksum$"):
         raster.read([1], window=rasterio.windows.Window(0, 0, 2, 2))
