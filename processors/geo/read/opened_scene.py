@@ -259,7 +259,7 @@ class SceneOpener:
         mask = single.mask
         with naming("The mask"):
             name, address = mask.kind, mask.media
-            if address is None and name in own:
+            if address is None and name is not None and name in own:
                 return OpenedMask(own[name], name, mask_kind(name, mask, None), mask, place, label)
             asset = None if item is None or address is None else item.asset_of(address)
             if name is None or address is None:

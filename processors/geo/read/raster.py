@@ -129,7 +129,8 @@ class Scene:
     def declared(self, bands: Sequence[SceneBand]) -> tuple[Declaration, ...]:
         """Return the radiometry that the file's tags declare for the used bands."""
         at = [band.index - 1 for band in bands]
-        scales, offsets, nodata = ([each[i] for i in at] for each in (self.scales, self.offsets, self.nodata))
+        scales, offsets = ([each[i] for i in at] for each in (self.scales, self.offsets))
+        nodata = [self.nodata[i] for i in at]
         return from_tags(scales, offsets, nodata, physical=self.physical)
 
 

@@ -20,7 +20,7 @@ from penstock.errors import MediaTooLarge, MediaUnreadable
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.products.cf_bands import read_bands
-from penstock.processors.geo.read.products.cf_grid import SWATH, Role, find_grid, is_swath, role_of
+from penstock.processors.geo.read.products.cf_grid import SWATH, Grid, Role, find_grid, is_swath, role_of
 from penstock.processors.geo.read.products.product import Product, Raster
 from penstock.processors.geo.read.products.times import decode_time, decode_times
 from penstock.processors.geo.read.products.variable_raster import Axes, OpenVariables, VariablePart
@@ -51,7 +51,7 @@ class _Raster:
 
     variable: Variable
     scene: Scene
-    notes: tuple[str, ...]
+    grid: Grid
 
 
 def read_variables(variables: Variables, driver: str, open_variables: OpenVariables) -> Product:
@@ -72,7 +72,7 @@ def read_variables(variables: Variables, driver: str, open_variables: OpenVariab
         reason = f": {unread[0]}" if unread else ": it has no variables of numbers with rows and columns"
         raise MediaUnreadable(f"The {driver} file is no scene{reason}. {READ_ALL}")
     parts = _finest(found)
-    notes = tuple(dict.fromkeys(note for each in parts for note in each.notes))
+    notes = tuple(dict.fromkeys(note for each in parts for note in each.grid.notes))
     return Product(tuple(Raster(each.variable.path, each.scene) for each in parts), unread=tuple(unread), notes=notes)
 
 
@@ -110,7 +110,7 @@ def _raster(
         acquired=_acquired(variables, variable, roles), valid=valid, physical=physical,
         part=VariablePart(open_variables, variable.path, axes, dtype.name),
     )  # fmt: skip
-    return _Raster(variable, scene, grid.notes)
+    return _Raster(variable, scene, grid)
 
 
 def _dimensions(
@@ -227,11 +227,10 @@ def _sensor(variables: Variables) -> Sensor | None:
 def _finest(rasters: Sequence[_Raster]) -> list[_Raster]:
     """Return the rasters, of each name the finest one; others of a name in several places get their whole path."""
     found = []
-    for _, group in groupby(sorted(rasters, key=lambda each: each.variable.name), key=lambda each: each.variable.name):
+    for _, group in groupby(sorted(rasters, key=_name), key=_name):
         same = list(group)
-        area = [abs(each.scene.transform.determinant) for each in same]
-        best = same[area.index(min(area))]
-        if all(each is best or _is_coarser(each.scene, best.scene) for each in same):
+        best = min(same, key=lambda each: abs(each.grid.transform.determinant))
+        if all(each is best or _is_coarser(each.grid, best.grid) for each in same):
             found.append(best)
         else:
             found += [replace(each, scene=_renamed(each.scene, each.variable.path)) for each in same]
@@ -239,14 +238,16 @@ def _finest(rasters: Sequence[_Raster]) -> list[_Raster]:
     return sorted(found, key=lambda each: order[each.variable.path])
 
 
-def _is_coarser(one: Scene, other: Scene) -> bool:
-    """Return True for a raster of the same CRS and the same place, with larger pixels."""
+def _name(raster: _Raster) -> str:
+    return raster.variable.name
+
+
+def _is_coarser(one: Grid, other: Grid) -> bool:
+    """Return True for a grid of the same CRS and the same place, with larger pixels."""
     ratio = abs(one.transform.determinant / other.transform.determinant)
     corner = ~other.transform @ (one.transform.c, one.transform.f)
     return one.crs == other.crs and ratio > 1.5 and max(map(abs, corner)) < 0.5
 
 
 def _renamed(scene: Scene, path: str) -> Scene:
-    return replace(
-        scene, bands=tuple(replace(band, name=path if scene.count == 1 else band.name) for band in scene.bands)
-    )
+    return scene if scene.count > 1 else replace(scene, bands=(replace(scene.bands[0], name=path),))

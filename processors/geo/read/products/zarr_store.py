@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class _LazyStore:
     path: Path
     store: Any = None
 
-    def array(self, path: str, version: int) -> Any:
+    def array(self, path: str, version: Literal[2, 3]) -> Any:
         import zarr
         from zarr.storage import ZipStore
 
@@ -74,7 +74,7 @@ class _LazyArray:
 
     store: _LazyStore
     path: str
-    version: int
+    version: Literal[2, 3]
 
     @cached_property
     def opened(self) -> Any:
