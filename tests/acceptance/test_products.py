@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.processors.geo.read.gdal import rasterio
-from tests.geo.test_reading import UTM
+from tests.geo.test_opening import UTM
 from tests.support.geo.products import CODES, NAMES, Source, write_netcdf, write_safe, write_zarr
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running

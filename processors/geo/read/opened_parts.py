@@ -21,7 +21,7 @@ from penstock.processors.geo.scene_request import SceneFile
 
 @dataclass(frozen=True, slots=True)
 class OpenedParts:
-    """What the files of a scene have, while they are opened."""
+    """The contents of a scene's files, while they are opened."""
 
     #: The request's file of each of `files`.
     parts: list[SceneFile] = field(default_factory=list)
