@@ -73,9 +73,9 @@ class SceneRequest(Acquisition):
         min_length=1,
         max_length=1000,
         description=(
-            "The scene's bands in the model's order, each by name (band description) or by number from 1, counted "
-            "across all files. Default: bands are matched by name, or used in order if the scene has exactly as many "
-            "unnamed bands as the model needs."
+            "The scene's bands in the model's order, each by name (band description or variable) or by number from 1, "
+            "counted across all files. Default: bands are matched by name, or used in order if the scene has exactly "
+            "as many unnamed bands as the model needs."
         ),
     )
 

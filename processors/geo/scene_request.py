@@ -102,7 +102,7 @@ class SceneFile(Record):
     """One file of a scene. Its resolution is read from the file."""
 
     media: MediaReference = Field(
-        description=f"A GeoTIFF or JPEG 2000 file. {FORMS}",
+        description=f"A GeoTIFF or JPEG 2000 file, or a product of many rasters as in `scene`. {FORMS}",
         json_schema_extra={BY_RANGE: "area", SHARED: True, BESIDE: "beside", **SCENE_FILES},
     )
     beside: FilesBeside = optional(_BESIDE.format("the file"))
@@ -110,7 +110,10 @@ class SceneFile(Record):
         default=None,
         min_length=1,
         max_length=1000,
-        description="Names of all bands in the file's order, instead of the names in the file: e.g. [`B02`].",
+        description=(
+            "Names of all bands in the file's order, instead of the names in the file: e.g. [`B02`]. Only for files "
+            "that are one raster."
+        ),
     )
     radiometry: RadiometryRequest | None = Field(
         default=None, description="Radiometry of this file, if it differs from the other files."
@@ -126,8 +129,9 @@ class MaskRequest(Record):
         default=None,
         json_schema_extra=by_range,
         description=(
-            "The mask's file, on the scene's grid or with pixels that nest it. Default: the asset of the kind in the "
-            f"scene's STAC item, such as `Fmask`, `SCL_20m` or `qa_pixel`. {FORMS}"
+            "The mask's file, on the scene's grid or with pixels that nest it. Default: the mask of the kind in a SAFE "
+            "product, else the asset of the kind in the scene's STAC item, such as `Fmask`, `SCL_20m` or `qa_pixel`. "
+            f"{FORMS}"
         ),
     )
     kind: MaskKindName | SkipJsonSchema[None] = optional(
@@ -169,7 +173,10 @@ class SingleScene(Record):
 
     scene: MediaReference | SkipJsonSchema[None] = Field(
         default=None,
-        description=f"The scene: a GeoTIFF or JPEG 2000 file with all bands of the model. {FORMS}",
+        description=(
+            "The scene, with all bands of the model: a GeoTIFF or JPEG 2000 file, a NetCDF or HDF5 file with CF "
+            f"metadata, a zipped SAFE product of Sentinel-2, or a zipped Zarr store. {FORMS}"
+        ),
         json_schema_extra=with_beside,
     )
     files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(

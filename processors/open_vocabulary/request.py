@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.media_types import SCENE_FILES
+from penstock.media_types import RASTER_FILES
 from penstock.models import MediaReference, Record
 from penstock.processors.geo.area_request import AnyCrs, PolygonGeometry, Position
 from penstock.processors.geo.request import ObjectRequest
@@ -152,7 +152,7 @@ class SceneMaskRequest(Record):
 
     scene: MediaReference = Field(
         description="The scene: a GeoTIFF or JPEG 2000 file with a georeference",
-        json_schema_extra=SCENE_FILES,
+        json_schema_extra=RASTER_FILES,
     )
     objects: Annotated[list[SceneObject], Field(min_length=1, max_length=100)] = Field(
         description="The objects, in coordinates of `crs`."

@@ -192,7 +192,7 @@ def _read(path: Path, scene: Scene, window: Box, bands: Sequence[int]) -> tuple[
         detail = f"the scene has {scene.count} bands: name three of them"
         raise InvalidInput(detail, errors=[Issue("/input/bands", detail)])
     nodata = [scene.nodata[band - 1] for band in bands]
-    with open_dataset(path, scene.driver) as dataset:
+    with open_dataset(path, scene) as dataset:
         chunks = [chunk[1:] for chunk in FileRows(lambda _: dataset, scene, bands, nodata).read(window)]
     numbers, valid = zip(*chunks, strict=True)
     return np.concatenate(numbers, axis=1), np.concatenate(valid)

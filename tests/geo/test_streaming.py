@@ -88,7 +88,7 @@ def test_strips_equal_a_whole_read_and_no_block_is_decoded_twice(
     with tempfile.TemporaryDirectory() as folder:
         path = write_scene(Path(folder) / "s.tif", truth, nodata=0, **tiled)
         scene = read_scene(path, Limits())
-        with open_dataset(path, scene.driver) as dataset:
+        with open_dataset(path, scene) as dataset:
             counting = Counting(dataset)
             rows = SceneRows(
                 [FileLayer(FileRows(lambda _: counting, scene, [1, 2], [0, 0]), (0, 1), height, width, ONE)],
@@ -233,6 +233,6 @@ def test_jpeg_2000_is_read_as_the_same_pixels(tmp_path: Path) -> None:
     assert (scene.driver, scene.height, scene.width, scene.dtype) == ("JP2OpenJPEG", 333, 290, "uint16")
     assert (str(scene.crs), scene.transform) == ("EPSG:32633", place["transform"])
     box = Box(100, 20, 333, 290)
-    with open_dataset(path, scene.driver) as dataset:
+    with open_dataset(path, scene) as dataset:
         numbers, _ = whole(FileRows(lambda _: dataset, scene, [1], [None]).read(box), box, 1)
     np.testing.assert_array_equal(numbers, truth[:, 100:, 20:])
