@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.processors.geo.read.gdal import rasterio
-from tests.geo.test_opening import UTM
+from tests.geo.test_product_files import UTM
 from tests.support.geo.products import CODES, NAMES, Source, write_netcdf, write_safe, write_zarr
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
@@ -84,7 +84,9 @@ def test_a_product_is_mapped_by_each_way_in(kind: str, service: Stack, products:
             f"{service.url}/v1/jobs", headers={"Prefer": "wait=60"}, data={"model": "six-bands"},
             files={"scene": (path.name, file)}, timeout=90,
         )  # fmt: skip
-    assert answer.json()["output"]["json"]["pixels"] == PIXELS
+    job = answer.json()
+    assert job["output"] is not None, job
+    assert job["output"]["json"]["pixels"] == PIXELS
     done = service.cli("submit", "six-bands", str(path), "--json")
     assert json.loads(done.stdout)["output"]["json"]["pixels"] == PIXELS
 
