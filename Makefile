@@ -104,7 +104,7 @@ $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 # `make test-versions`: the newest or the lowest versions that pyproject.toml allows, with a test of each runner and
 # processor and of what depends most on its library.
 VERSIONS ?= newest
-VERSION_TESTS := tests/contract tests/geo/test_conformance.py tests/geo/test_opening.py tests/geo/test_zarr_store.py tests/local/test_commands.py tests/unit/cli tests/unit/processors \
+VERSION_TESTS := tests/contract tests/geo/test_conformance.py tests/geo/test_product_files.py tests/geo/test_zarr_store.py tests/local/test_commands.py tests/unit/cli tests/unit/processors \
 	tests/unit/observation/test_telemetry.py tests/unit/workers/engine \
 	$(wildcard $(addprefix tests/integration/test_,$(addsuffix .py,api_docs api_events api_jobs audio_classification deliverer \
 	diffusers_images driver embedding_prompts forms general_multimodal image_generation keeper language_types message_embedding metrics \

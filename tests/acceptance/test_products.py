@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.processors.geo.read.gdal import rasterio
-from tests.geo.test_opening import UTM
+from tests.geo.test_product_files import UTM
 from tests.support.geo.products import CODES, NAMES, Source, write_netcdf, write_safe, write_zarr
 from tests.support.polling import wait_for
 from tests.support.stack import Stack, running
@@ -75,7 +75,9 @@ def products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["nc", "zarr", "safe"])
-def test_a_product_is_mapped_by_each_way_in(kind: str, service: Stack, products: dict[str, Path]) -> None:
+def test_a_product_is_mapped_by_each_way_in(
+    kind: str, service: Stack, products: dict[str, Path], tmp_path: Path
+) -> None:
     path = products[kind]
     with service.client() as client:
         assert client.run("six-bands", scene=path, outputs=["stats"]).data["pixels"] == PIXELS
@@ -84,9 +86,12 @@ def test_a_product_is_mapped_by_each_way_in(kind: str, service: Stack, products:
             f"{service.url}/v1/jobs", headers={"Prefer": "wait=60"}, data={"model": "six-bands"},
             files={"scene": (path.name, file)}, timeout=90,
         )  # fmt: skip
-    assert answer.json()["output"]["json"]["pixels"] == PIXELS
-    done = service.cli("submit", "six-bands", str(path), "--json")
-    assert json.loads(done.stdout)["output"]["json"]["pixels"] == PIXELS
+    job = answer.json()
+    assert job["output"] is not None, job
+    assert job["output"]["json"]["pixels"] == PIXELS
+    service.cli("submit", "six-bands", str(path), "--out", str(tmp_path / "out"))
+    with rasterio.open(tmp_path / "out" / "classes.tif") as found:
+        assert found.width * found.height == PIXELS
 
 
 @pytest.mark.parametrize("kind", ["nc", "zarr", "safe"])

@@ -15,7 +15,7 @@ import pytest
 from penstock.errors import InputError, InvalidInput, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.geo.read.products.archive import has_member, opened_archive, read_member, read_text
-from penstock.processors.geo.read.products.opening import read_product
+from penstock.processors.geo.read.products.product_files import read_product
 
 Change = Callable[[zipfile.ZipFile], None]
 

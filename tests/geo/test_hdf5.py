@@ -13,8 +13,8 @@ import pytest
 from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.geo.read.products.hdf5 import open_hdf5
-from penstock.processors.geo.read.products.opening import read_product
-from tests.geo.test_opening import UTM, mapped, square
+from penstock.processors.geo.read.products.product_files import read_product
+from tests.geo.test_product_files import UTM, mapped, square
 from tests.support.geo.products import NAMES, source, write_hdf5, write_netcdf
 from tests.support.geo.scenes import write_scene
 

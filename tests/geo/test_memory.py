@@ -14,7 +14,7 @@ import zarr
 
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.workers.io import sandbox
-from tests.geo.test_opening import UTM
+from tests.geo.test_product_files import UTM
 from tests.support.geo.products import write_safe, zipped
 
 ROOT = Path(__file__).parents[2]

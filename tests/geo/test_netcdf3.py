@@ -10,8 +10,8 @@ import pytest
 from penstock.errors import MediaUnreadable
 from penstock.models import Limits
 from penstock.processors.geo.read.products.netcdf3 import open_netcdf3
-from penstock.processors.geo.read.products.opening import read_product
-from tests.geo.test_opening import UTM, mapped, square
+from penstock.processors.geo.read.products.product_files import read_product
+from tests.geo.test_product_files import UTM, mapped, square
 from tests.support.geo.products import NAMES, source, write_netcdf
 from tests.support.geo.scenes import write_scene
 

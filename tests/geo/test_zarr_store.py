@@ -13,9 +13,9 @@ import zarr
 
 from penstock.errors import InvalidInput, MediaUnreadable
 from penstock.models import Limits
-from penstock.processors.geo.read.products.opening import read_product
+from penstock.processors.geo.read.products.product_files import read_product
 from penstock.processors.geo.read.products.zarr_store import open_zarr
-from tests.geo.test_opening import UTM, mapped, model, square
+from tests.geo.test_product_files import UTM, mapped, model, square
 from tests.support.geo.products import NAMES, source, write_zarr, zipped
 from tests.support.geo.scenes import write_scene
 

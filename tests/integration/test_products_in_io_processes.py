@@ -15,7 +15,7 @@ from penstock.processors.geo.read.gdal import rasterio
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Work
-from tests.geo.test_opening import READ, SENTINEL_2, UTM, model, neighbours
+from tests.geo.test_product_files import READ, SENTINEL_2, UTM, model, neighbours
 from tests.support.geo.products import CODES, NAMES, Source, write_safe
 from tests.support.geo.scenes import answers, segment, write_scene
 

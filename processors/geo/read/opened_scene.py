@@ -20,7 +20,7 @@ from penstock.processors.geo.read.beside import beside_notes, read_beside, with_
 from penstock.processors.geo.read.encodings import request_text
 from penstock.processors.geo.read.input_file import InputBand, InputFile
 from penstock.processors.geo.read.opened_parts import OpenedParts
-from penstock.processors.geo.read.products.opening import read_product
+from penstock.processors.geo.read.products.product_files import read_product
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
     Declaration,
