@@ -357,7 +357,7 @@ def test_a_job_goes_through_an_io_process(
         closing(IOPool(1, ForkOptions(4096 * 2**20))) as pool,
         pool.open(work, check=lambda: None, say=lambda _: None) as session,
     ):
-        done = session.finish(engine.run(model, session.prompts, check=lambda: None))
+        done = session.finish(engine.run(model, session.prepared.prompts, check=lambda: None))
     processor = Registry.imported().processor_for(model)
     prepared = processor.pre_process(processor.request.model_validate(request_), LocalFiles({"media://a": picture}))
     sink = FolderSink(tmp_path)
