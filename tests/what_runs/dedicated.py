@@ -41,7 +41,7 @@ DEDICATED: Mapping[Task, Mapping[str, Sequence[str] | str]] = {
     Task.TEXT_IMAGE_EMBEDDING: {**_equal(*TOWERS), **message_embedders.OUTCOMES},
     Task.SPEECH_RECOGNITION: _equal("whisper"),
     Task.IMAGE_TEXT_TO_TEXT: {
-        **_equal(*KINDS, *image_text_table.OWN),
+        **_equal(*KINDS),
         **dict.fromkeys(image_text_table.NEEDS_TORCHVISION, "only torchvision prepares its images"),
         **image_text_table.UNTRIED,
     },

@@ -77,7 +77,7 @@ def _answer(
 ) -> None:
     match message:
         case {"kind": "fork", "descriptor": int(descriptor), "processor": str(processor)}:
-            preload(_own_module(registry, processor))
+            _preload_processor(registry, processor)
 
             def run() -> None:
                 worker.close()
@@ -86,7 +86,7 @@ def _answer(
             worker.send("forked", pid=children.fork(run))
             os.close(descriptor)
         case {"kind": "preload", "processor": str(processor)}:
-            preload(_own_module(registry, processor))
+            _preload_processor(registry, processor)
             worker.send("preloaded")
         case {"kind": "log", "descriptor": int(descriptor)}:
             os.dup2(descriptor, template.log_descriptor)
@@ -118,12 +118,14 @@ def _registry(more: dict[str, str]) -> Registry:
     return registry
 
 
-def _own_module(registry: Registry, processor: str) -> list[str]:
-    """Return the module of a processor of Penstock; none for a plugin."""
+def _preload_processor(registry: Registry, processor: str) -> None:
+    """Import the module of a processor of Penstock, and what modules of Penstock behind it name in `PRELOAD`."""
     point = registry.processors.get(processor)
     if isinstance(point, EntryPoint) and point.module.startswith("penstock."):
-        return [point.module]
-    return []
+        preload([point.module])
+        own = [module for name, module in sys.modules.items() if name.startswith("penstock.")]
+        wanted = dict.fromkeys(name for module in own for name in getattr(module, "PRELOAD", ()))
+        preload(wanted.keys() - sys.modules.keys())
 
 
 if __name__ == "__main__":

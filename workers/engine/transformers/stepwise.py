@@ -7,6 +7,7 @@ Its loop, caches, positions, masks and processors of logits are the library's; P
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -40,12 +41,20 @@ class _Chooser:
 
 
 def begun(
-    network: Any, device: TorchDevice, inputs: dict[str, Any], sampling: Sampling, made: Sequence[int]
+    network: Any,
+    device: TorchDevice,
+    inputs: dict[str, Any],
+    sampling: Sampling,
+    made: Sequence[int],
+    around: AbstractContextManager[None],
 ) -> Resumable:
-    """Return a call of `generate` with these inputs, which pauses with each token after `made`, those chosen before."""
+    """Return a call of `generate` with these inputs, which pauses with each token after `made`, those chosen before.
+
+    It runs inside of `around`, in a thread of its own.
+    """
 
     def generate(pause: Pause) -> None:
-        with device.running():
+        with device.running(), around:
             _generate_of(network)(
                 **inputs, logits_processor=[_Chooser(pause, sampling, made)], do_sample=False, num_beams=1,
                 max_new_tokens=sampling.max_new_tokens, return_dict_in_generate=False,
