@@ -44,7 +44,7 @@ from tests.support.stack import SHARED, Stack, running
 ROOT = Path(__file__).parents[1]
 STORIES = SHARED / "stories260k"
 #: Jobs of a turn for each kind.
-JOBS: Mapping[str, int] = {"noop": 600, "picture": 300, "raster": 40, "text": 200, "chat": 20, "scene": 1}
+JOBS: Mapping[str, int] = {"noop": 600, "picture": 300, "raster": 40, "text": 200, "chat": 10, "scene": 1}
 #: Goals: milliseconds of our own processes.
 GOALS_MS = {"noop": 8.0}
 CONNECTIONS, SLOTS = 8, 4
