@@ -25,7 +25,7 @@ from penstock.processors.multimodal.encoder import (
     Encoded,
     Style,
     example,
-    has_image,
+    has_pixels,
     has_words,
     plain_encoder,
     styled,
@@ -128,7 +128,7 @@ def read_messages(model: Model) -> Messages:
 def _keeps_each(encoder: ChatEncoder) -> bool:
     """Return True if the encoder keeps the words of a text and the pixels of an image."""
     text = encoder.encode([example()], [])
-    return has_words(encoder, text) and has_image(encoder, encoder.encode([example(image=True, text=False)], [BLACK]))
+    return has_words(encoder, text) and has_pixels(encoder.encode([example(image=True, text=False)], [BLACK]))
 
 
 def _keeps_both(encoder: ChatEncoder) -> bool:
@@ -137,7 +137,7 @@ def _keeps_both(encoder: ChatEncoder) -> bool:
         made = encoder.encode([example(image=True)], [BLACK])
     except InvalidInput:
         return False
-    return has_words(encoder, made) and has_image(encoder, made)
+    return has_words(encoder, made) and has_pixels(made)
 
 
 def _styles(model: Model) -> Sequence[Style]:

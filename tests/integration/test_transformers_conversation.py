@@ -309,14 +309,6 @@ def test_a_task_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         load(directory, processor="text-generation")
 
 
-def test_a_template_may_want_one_text(tmp_path: Path, files: dict[str, Path]) -> None:
-    directory = a_llava(tmp_path / "eyes")
-    in_parts = prompt_of(directory, files).data["input_ids"]
-    one = TEMPLATE[: TEMPLATE.index("{% for part")] + "{{ message.content }}{% endfor %}ASSISTANT:"
-    (directory / "chat_template.jinja").write_text(one)
-    np.testing.assert_array_equal(prompt_of(directory, files).data["input_ids"], in_parts)
-
-
 def test_a_template_may_stand_in_the_tokenizer_s_file(tmp_path: Path, files: dict[str, Path]) -> None:
     directory = a_llava(tmp_path / "eyes")
     expected = prompt_of(directory, files).data["input_ids"]
@@ -326,8 +318,9 @@ def test_a_template_may_stand_in_the_tokenizer_s_file(tmp_path: Path, files: dic
     np.testing.assert_array_equal(prompt_of(directory, files).data["input_ids"], expected)
 
 
-def test_a_template_without_places_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [(IMAGE, ""), (IMAGE, IMAGE * 2)])
+def test_a_template_without_one_place_for_an_image_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
     path = a_llava(tmp_path) / "chat_template.jinja"
-    path.write_text(TEMPLATE.replace(IMAGE, ""))
-    with pytest.raises(ModelUnavailable, match="its text or its image is lost"):
+    path.write_text(TEMPLATE.replace(*change))
+    with pytest.raises(ModelUnavailable, match=r"takes no chat of a text and an image: .*number of <image> tokens"):
         ImageTextToText(a_model(tmp_path, processor="image-text-to-text"))

@@ -110,9 +110,8 @@ def test_a_template_that_leaves_an_image_out_is_told(tmp_path: Path, files: dict
     first_only = TEMPLATE.replace("part.type == 'image'", "part.type == 'image' and loop.first")
     eyes = processor(tmp_path / "m", template=first_only)
     assert ids_of(eyes, files, PHOTO, text("a")).count(TOKEN) == TOKENS
-    with pytest.raises(InvalidInput, match=r"have 2 images, .* template wrote 1 placeholders") as caught:
+    with pytest.raises(InvalidInput, match=r"number of <image> tokens in the prompts .* 1 <image> tokens and 2 images"):
         ids_of(eyes, files, PHOTO, PHOTO)
-    assert caught.value.errors[0].pointer == "/input/messages"
 
 
 @pytest.mark.parametrize("images", [["media://photo"], "media://photo"])
