@@ -22,7 +22,7 @@ from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 
-#: What the processors of all models need: the fork server imports it.
+#: Modules and names that processors of all models need: the fork server imports them.
 PRELOAD = ("torch", *(f"transformers:Auto{part}" for part in ("Config", "ImageProcessor", "Processor", "Tokenizer")))
 #: Arguments of every loading function of the library.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
