@@ -33,7 +33,6 @@ def main() -> None:
         folder = Path(name)
         Image.new("RGB", (640, 480), "red").save(folder / "image.png")
         made = {"llava": a_llava(folder / "llava"), "idefics3": write_kind("idefics3", folder / "idefics3")}
-        before = {child.pid for child in psutil.Process().children(recursive=True)}
         with closing(IOPool(4, ForkOptions(4096 * MIB))) as pool:
             for kind, directory in made.items():
                 model = a_model(directory, processor="image-text-to-text").model_copy(update={"name": kind})
@@ -43,14 +42,10 @@ def main() -> None:
                 for tenant in ("one", "two"):
                     times = [prompted(pool, model, tenant, folder, number) for number in range(4)]
                     say(f"{kind}, tenant {tenant}: first prompt {times[0]:.2f} s, later {min(times[1:]):.3f} s")
-            for process in psutil.Process().children(recursive=True):
-                if process.pid not in before:
-                    memory = process.memory_full_info()
-                    say(f"process: PSS {memory.pss / MIB:.0f}, own {memory.uss / MIB:.0f} MiB")
 
 
 def prompted(pool: IOPool, model: Model, tenant: str, folder: Path, number: int) -> float:
-    """Return the seconds until the prompt of a job."""
+    """Return the seconds until the prompt of a job; write the memory of all processes during the last one."""
     media = {"media://image": LocalMedia(folder / "image.png")}
     own = folder / f"{model.name}-{tenant}-{number}"
     own.mkdir()
@@ -58,7 +53,12 @@ def prompted(pool: IOPool, model: Model, tenant: str, folder: Path, number: int)
     begun = time.monotonic()
     with pool.open(Work(model, asked, media, own, tenant=tenant), check=lambda: None, say=lambda _: None) as session:
         next(session.prompts)
-        return time.monotonic() - begun
+        took_s = time.monotonic() - begun
+        if number == 3:
+            memory = [one.memory_full_info() for one in psutil.Process(pool.server.pid).children(recursive=True)]
+            told = ", ".join(f"{one.pss / MIB:.0f} ({one.uss / MIB:.0f})" for one in memory)
+            say(f"MiB of templates and IO processes, PSS (own): {told}")
+        return took_s
 
 
 def say(text: str) -> None:
