@@ -73,6 +73,13 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         ("POST", "/v1/webhook-endpoints/{endpoint_id}/rotate"): Scope.WEBHOOKS,
         ("POST", "/v1/webhook-endpoints/{endpoint_id}/test"): Scope.WEBHOOKS,
         ("GET", "/v1/webhook-endpoints/{endpoint_id}/deliveries"): Scope.WEBHOOKS,
+        ("GET", "/v1/subscriptions"): Scope.READ,
+        ("GET", "/v1/subscriptions/{name}"): Scope.READ,
+        ("GET", "/v1/subscriptions/{name}/stac/{path}"): Scope.READ,
+        ("POST", "/v1/subscriptions"): Scope.SUBMIT,
+        ("POST", "/v1/subscriptions/{name}/pause"): Scope.SUBMIT,
+        ("POST", "/v1/subscriptions/{name}/resume"): Scope.SUBMIT,
+        ("DELETE", "/v1/subscriptions/{name}"): Scope.SUBMIT,
         # Facades create jobs, uploads and batches.
         ("POST", "/pooling"): Scope.SUBMIT,
         ("POST", "/score"): Scope.SUBMIT,

@@ -54,6 +54,7 @@ from penstock.api.routes import (
     models,
     object_events,
     queues,
+    subscriptions,
     upload_parts,
     uploads,
     usage,
@@ -183,7 +184,7 @@ def _routers(services: Services) -> list[APIRouter]:
         webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
         metrics.router, queues.workers_router, usage.router, drops.router, pooling.router, openai.router,
         openai_audio.router, openai_edits.router, openai_files.router, openai_batches.router, ogc.router, runpod.router,
-        object_events.router,
+        object_events.router, subscriptions.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers
 

@@ -87,6 +87,7 @@ STATUS: Mapping[type[PenstockError], int] = MappingProxyType(
         errors.UnknownUpload: 404,
         errors.UnknownDelivery: 404,
         errors.UnknownEndpoint: 404,
+        errors.UnknownSubscription: 404,
         errors.JobGone: 410,
         errors.EventsNotAwaited: 404,
         errors.UnknownBatch: 404,

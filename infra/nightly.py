@@ -63,7 +63,7 @@ _CHAOS = (
     ("valkey_kills", "failovers", "redis_full"),
     ("bad_network", "zombies", "cancels", "rolling_restarts"),
     ("flood", "s3_trouble", "store_away", "bad_receivers", "flushall", "slow_servers"),
-    ("valkey_hangs", "comings_and_goings", "split_scenes", "model_processes"),
+    ("valkey_hangs", "comings_and_goings", "split_scenes", "model_processes", "subscriptions"),
 )
 _PYTHON = ".venv/bin/python"
 

@@ -116,7 +116,8 @@ def _example(verb: str, path: str, operation: Operation) -> str:
 
 def _place(path: str, name: str) -> str:
     if name == "name":
-        return {"models": "csmask", "queues": "default", "uploads": "scene.tif"}.get(path.split("/")[2], "classes.tif")
+        named = {"models": "csmask", "queues": "default", "uploads": "scene.tif", "subscriptions": "lagoon"}
+        return named.get(path.split("/")[2], "classes.tif")
     return _PLACES.get(name, name.upper())
 
 

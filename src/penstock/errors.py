@@ -2,12 +2,11 @@
 
 * PenstockError
   * RequestError        the caller's request; rejected before a job exists
-    · Unauthorized, InsufficientScope
-    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded, HostRefused, OriginRefused,
-      LinkRefused
+    · Unauthorized, InsufficientScope, HostRefused, OriginRefused, LinkRefused
+    · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded
     · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownWorker, UnknownJob, UnknownBatch, BatchGone,
-      BatchClosed, UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, JobGone, EventsNotAwaited
-    · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs,
+      BatchClosed, UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, UnknownSubscription, JobGone
+    · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs, EventsNotAwaited,
       TooManyRequests, DeviceQuotaExceeded, StorageQuotaExceeded, ClientLeft
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput,
@@ -23,8 +22,7 @@
   * Interruption        not failures: they end an attempt from outside
     · Canceled, Fenced, Drained
 
-A class's docstring is its title; `detail` is the sentence for this occurrence. `HTTP status` is one table in
-`penstock.api.errors`.
+A class's docstring is its title; `detail` is the sentence for this occurrence. `penstock.api.errors` has the statuses.
 """
 
 from __future__ import annotations
@@ -57,10 +55,8 @@ class ErrorReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON-ready data."""
         issues = [{"pointer": issue.pointer, "detail": issue.detail} for issue in self.errors]
-        return {
-            "code": self.code, "title": self.title, "detail": self.detail, "retryable": self.retryable,
-            "errors": issues,
-        }  # fmt: skip
+        about = {"code": self.code, "title": self.title, "detail": self.detail}
+        return {**about, "retryable": self.retryable, "errors": issues}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ErrorReport:
@@ -175,6 +171,10 @@ class UnknownDelivery(RequestError, code="unknown_delivery"):
 
 class UnknownEndpoint(RequestError, code="unknown_endpoint"):
     """There is no such webhook endpoint."""
+
+
+class UnknownSubscription(RequestError, code="unknown_subscription"):
+    """No subscription of this tenant has this name."""
 
 
 class UnknownUpload(RequestError, code="unknown_upload"):

@@ -16,6 +16,7 @@ from penstock.batches import BEGINNING, Batch, BatchEnd, BatchKey, BatchManifest
 from penstock.errors import BatchGone, UnknownBatch
 from penstock.formats import is_readable, version_of
 from penstock.jobs import JobKey, State
+from penstock.storage.redis.deliveries import send_event
 from penstock.storage.redis.fields import MICRO, dump, fields, us
 from penstock.storage.redis.record import readable, too_new
 from penstock.storage.redis.records import GONE_S, SWEEP_LIMIT
@@ -23,8 +24,6 @@ from penstock.storage.redis.scripts import Arg, Command, query
 
 #: Most open batches that a keeper reads.
 MAX_OPEN = 1000
-#: Seconds for which the delivery of a batch's webhook is kept; it is tried for three days.
-WEBHOOK_KEPT_S = 14 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,7 @@ def end(key: BatchKey, ended: BatchEnd, *, deleted: bool = False) -> Command[boo
 
 def announce(key: BatchKey, event: str, url: str, body: str) -> Command[bool]:
     """Make the webhook delivery of a batch's end, once."""
-    args: dict[str, Arg] = {"delivery": f"msg_{key.id}_{event}", "event": event, "url": url, "body": body}
-    return Command("batch_announce", {"tenant": key.tenant, **args, "keep_s": WEBHOOK_KEPT_S}, bool)
+    return send_event(key.tenant, f"msg_{key.id}_{event}", event, url=url, body=body)
 
 
 def list_batches(tenant: str, *, cursor: str | None = None, limit: int = 50) -> Command[BatchPage]:

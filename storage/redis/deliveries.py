@@ -26,6 +26,8 @@ _STOPPED = {
     "endpoint_deleted": "the delivery's endpoint was deleted",
     "endpoint_disabled": "the delivery's endpoint is disabled: enable it first",
 }
+#: Seconds for which the delivery of an event of no job is kept; it is tried for three days.
+KEPT_S = 14 * 86_400
 #: Seconds for which Redis knows the deliveries that were answered before it was lost: longer than a recovery.
 ANSWERED_S = 86_400
 
@@ -169,6 +171,12 @@ def send_test(tenant: str, endpoint: str, *, url: str, delivery_id: str, body: s
         {"tenant": tenant, "endpoint": endpoint, "delivery": delivery_id, "url": url, "body": body},
         _one,
     )
+
+
+def send_event(tenant: str, delivery_id: str, event: str, *, url: str, body: str) -> Command[bool]:
+    """Make the delivery of an event of no job, once: its id names the event. `tenant_webhook_secret` signs it."""
+    args: dict[str, Arg] = {"delivery": delivery_id, "event": event, "url": url, "body": body}
+    return Command("send_event", {"tenant": tenant, **args, "keep_s": KEPT_S}, bool)
 
 
 def announce_again(limit: int) -> Command[int]:

@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.errors import FetchFailed, InvalidInput
-from penstock.models import MediaReference, Model
+from penstock.models import LINKS, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Divisible, Media, Output, OutputSpec, Prepared, Prompt, Result
 
 MODEL = Model(
@@ -39,6 +39,8 @@ class ChaosRequest(BaseModel):
     units: int = 0
     #: A file that is fetched and not looked at.
     media: MediaReference | None = None
+    #: A STAC item, which is not looked at.
+    stac: dict[str, Any] | None = Field(default=None, json_schema_extra={LINKS: True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,10 @@ class Fleet:
         for stop in stops:
             stop.join()
 
+    def add_keeper(self, name: str) -> None:
+        """Start a further keeper."""
+        self._start(name, ["-m", "tests.chaos.keeper_main"], "keeper")
+
     def wait_until_ready(self) -> None:
         """Return when the API answers and a worker serves the model."""
         ends = time.monotonic() + READY_S

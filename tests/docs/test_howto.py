@@ -90,6 +90,28 @@ def test_map_a_flood(shell: Shell) -> None:
     assert polygon["nodata_pixels"] > polygon["pixels"] / 4
 
 
+@pytest.mark.skipif(not SCENES.is_dir(), reason="needs the shared data beside the checkout, ../shared/data")
+def test_subscribe_to_an_area(shell: Shell) -> None:
+    for name, scene in (("before", "l8_betsiboka_20170118_6b.tif"), ("after", "l8_betsiboka_20200127_6b.tif")):
+        copyfile(SCENES / scene, shell.folder / f"{name}.tif")
+    port = str(free_port())
+    try:
+        for block in blocks("subscribe-to-an-area.md"):
+            if block.language != "toml" or block.title:
+                shell.take(replace(block, code=block.code.replace("8097", port)))
+    finally:
+        end_receiver(shell.folder, "catalogue.pid")
+
+    with Client(shell.env["PENSTOCK_URL"], patience_s=5) as client:
+        found = client.subscription("bay")
+        jobs = client.jobs().jobs
+    assert [(each.item, each.changed) for each in found.results] == [("after", True), ("before", False)]
+    gained = {part.name: part.m2["gained(water, snow or ice)"] / 1e6 for part in found.results[0].polygons}
+    assert 50 < sum(gained.values()) < 110  # as in `test_map_a_flood`
+    assert all(area > 2 for area in gained.values())
+    assert sorted(job.metadata["item"] for job in jobs) == ["after", "before"]
+
+
 def test_keys(shell: Shell) -> None:
     for block in blocks("keys.md"):
         shell.take(block)

@@ -113,7 +113,8 @@ def test_every_event_is_described_and_none_that_there_is_not(site: Site) -> None
     emitted = set(re.findall(r"'((?:job|delivery)\.[a-z_]+)'", lua)) | ends | deliveries
     page = (ROOT / "docs" / "reference" / "events.md").read_text()
     stream, hooks = (re.findall(r"^\| `([a-z_.]+)` \|", part, re.M) for part in page.split("## Events of webhooks"))
-    assert set(hooks) == {*get_args(WebhookEvent), "webhook.test", "batch.completed", "batch.canceled", "batch.expired"}
+    others = {"webhook.test", "batch.completed", "batch.canceled", "batch.expired", "subscription.changed"}
+    assert set(hooks) == {*get_args(WebhookEvent), *others}
     assert set(stream) == (emitted - {"job.queued"}) | {"snapshot"}
     for name in {*stream, *hooks}:
         assert name in site.page("reference/events.html").text

@@ -18,6 +18,7 @@ from penstock.api.auth import Tenant
 from penstock.api.facades.errors import VLLM_ROUTES
 from penstock.api_keys import PREFIX, Scope, new_key
 from penstock.storage.journal.api_keys import put_key, revoke_key
+from penstock.storage.journal.subscriptions import Subscription, SubscriptionKey, create_subscription
 from penstock.storage.redis import loads
 from tests.support.service import Service, assert_problem, serving
 from tests.support.valkey import ValkeyProcess
@@ -30,7 +31,14 @@ SCORE = {"model": "echo", "text_1": "a", "text_2": "b"}
 RERANK = {"model": "echo", "query": "a", "documents": ["b"]}
 RUN = {"input": {"text": "hello"}}
 OPENAI_BATCH = {"input_file_id": "file-none", "endpoint": "/v1/completions", "completion_window": "24h"}
+SUBSCRIPTION = {"name": "a", "stac": "http://files.test/", "collections": ["b"], "model": "echo"}
 FILE = {"filename": "a.tif", "content_type": "image/tiff", "size_bytes": 5}
+
+
+MADE = Subscription(
+    SubscriptionKey("acme", "default"), "uid", "http://files.test/", ("b",), "echo",
+    every_s=900, look_back_s=0, since_s=0, created_s=0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,16 @@ ROUTES = {
     ("POST", "/v1/webhook-endpoints/{endpoint_id}/rotate"): Row("webhooks", 200),
     ("POST", "/v1/webhook-endpoints/{endpoint_id}/test"): Row("webhooks", 202),
     ("GET", "/v1/webhook-endpoints/{endpoint_id}/deliveries"): Row("webhooks", 200),
+    # The model takes no STAC items.
+    ("POST", "/v1/subscriptions"): Row("submit", 422, SUBSCRIPTION),
+    ("GET", "/v1/subscriptions"): Row("read", 200),
+    ("GET", "/v1/subscriptions/{name}"): Row("read", 200),
+    ("POST", "/v1/subscriptions/{name}/pause"): Row("submit", 200),
+    ("POST", "/v1/subscriptions/{name}/resume"): Row("submit", 200),
+    ("DELETE", "/v1/subscriptions/{name}"): Row("submit", 204),
+    # It has no results yet.
+    ("GET", "/v1/subscriptions/{name}/stac/{path:path}"): Row("read", 404),
+    ("HEAD", "/v1/subscriptions/{name}/stac/{path:path}"): Row("read", 404),
     # The models that this service has do none of this.
     ("POST", "/pooling"): Row("submit", 404, {"model": "echo", "data": {"data": "https://a/b", "data_format": "url"}}),
     **{("POST", route): Row("submit", 404, SCORE) for route in ("/score", "/v1/score")},
@@ -180,7 +198,7 @@ ROUTES = {
 }
 GUARDED = [route for route, row in ROUTES.items() if row.scope is not None]
 SCOPED = [route for route in GUARDED if ROUTES[route].scope != "any"]
-OWNED = ("{job_id}", "{batch_id}", "{upload_id}", "{endpoint_id}", "{delivery_id}")
+OWNED = ("{job_id}", "{batch_id}", "{upload_id}", "{endpoint_id}", "{delivery_id}", "subscriptions/{name}")
 OF_A_TENANT = [route for route in GUARDED if any(name in route[1] for name in OWNED) and route[0] != "PUT"]
 #: Not routes but folders of files: the documentation's scripts, and the page.
 MOUNTS = {"/docs/static", "/ui"}
@@ -188,7 +206,7 @@ MOUNTS = {"/docs/static", "/ui"}
 
 @dataclass
 class World:
-    """A service with keys, and the tenant `acme` with two jobs, a batch and a webhook endpoint."""
+    """A service with keys, and the tenant `acme` with two jobs, a batch, a webhook endpoint and a subscription."""
 
     service: Service
     ids: dict[str, str]
@@ -216,6 +234,7 @@ class World:
             .replace("{process_id}", "echo")
             .replace("{worker_id}", "w")
             .replace("{output}", "text")
+            .replace("{path:path}", "collection.json")
             .replace("{name}", "echo" if "models" in path else "default")
         )
         headers = {"Accept": "application/json", "Prefer": "respond-async"} | (
@@ -226,7 +245,7 @@ class World:
 
 @pytest.fixture
 async def world(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[World]:
-    """Return a service in key mode with a finished and a canceled job, a batch and an endpoint of `acme`."""
+    """Return a service in key mode with the things of `acme`."""
     async with serving(valkey.url, tmp_path, access="keys") as service:
         world = World(service, {})
         me = {"Authorization": f"Bearer {world.key()}"}
@@ -240,6 +259,7 @@ async def world(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[World]:
         batch = await service.http.post("/v1/batches", json={"requests": [ECHO]}, headers=me)
         upload = await service.http.post("/v1/uploads", json={**FILE, "multipart": True}, headers=me)
         made = {"batch": batch, "upload": upload, "done": done, "canceled": canceled, "endpoint": endpoint}
+        create_subscription(service.objects, MADE)
         world.ids = {name: answer.json()["id"] for name, answer in made.items()}
         yield world
 

@@ -1,4 +1,4 @@
-"""The keeper: periodic duties, webhooks, buckets and batches. Several keepers may run; a lease makes one active.
+"""The keeper: periodic duties, webhooks, drops, batches, subscriptions. Several may run; a lease makes one active.
 
 Each duty runs in its own thread, so that a slow duty delays no other. A keeper may die at any moment: no duty needs
 its state in memory.
@@ -39,6 +39,7 @@ from penstock.workers.keeper.job_traces import JobTraces
 from penstock.workers.keeper.purge import retire, retire_batches
 from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import delete_leftovers_when_due
+from penstock.workers.keeper.subscription_polls import SubscriptionPolls
 from penstock.workers.keeper.webhooks import Deliverer
 
 #: Seconds that a dead keeper's lease lasts.
@@ -60,6 +61,7 @@ MODELS_EVERY_S = 5.0
 BATCHES_EVERY_S = 1.0
 DROPS_EVERY_S = 0.5
 SPANS_EVERY_S = 1.0
+SUBSCRIPTIONS_EVERY_S = 2.0
 QUEUE_AGAIN_S = 2.0
 
 log = structlog.get_logger(__name__)
@@ -255,6 +257,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         Duty("models", MODELS_EVERY_S, lambda: store_models(store, objects, models)),
         Duty("modes", MODELS_EVERY_S, lambda: store_modes(store, objects)),
         Duty("retention", TIDY_EVERY_S, lambda: delete_leftovers_when_due(store, objects, settings)),
+        Duty("subscriptions", SUBSCRIPTIONS_EVERY_S, SubscriptionPolls(settings, store, objects, hints).step),
         *([Duty("spans", SPANS_EVERY_S, JobTraces(store, spans).step)] if spans.wanted else []),
         *(Duty(f"drop-{drop.rule.name}", settings.drop_poll_s, drop.step_when_due) for drop in drops),
         *([Duty("drops", DROPS_EVERY_S, watch.check_waiting)] if drops else []),

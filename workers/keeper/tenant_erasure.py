@@ -20,6 +20,7 @@ from penstock.jobs import JobKey
 from penstock.storage.journal import batch_journal, batch_manifests, journal
 from penstock.storage.journal.api_keys import delete_key, revoke_key
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.subscriptions import subscriber_key
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import batches, tenant_data
 from penstock.storage.redis.scripts import Runs
@@ -61,6 +62,7 @@ def erase_tenant(
     if rules:
         raise ConfigError(f"the drop rules {', '.join(rules)} make jobs of tenant {tenant}: remove them first")
     done = Erasure(tenant)
+    objects.delete(subscriber_key(tenant))  # so that the keeper makes no further jobs of its subscriptions
     keys = _revoke(objects, tenant, tell, key_s)
     both = Journal(store, objects)
     found = store.run(tenant_data.batches_of(tenant))
@@ -89,7 +91,8 @@ def what_is_left(store: Runs, objects: ObjectStore, tenant: str) -> list[str]:
     Unfinished multipart uploads are aborted, because a store counts them only while it aborts them.
     """
     prefix = f"tenants/{tenant}/"
-    lines = [f"object {info.key}" for info in objects.list(prefix)]
+    marks = objects.list(subscriber_key(tenant))
+    lines = [f"object {info.key}" for some in (objects.list(prefix), marks) for info in some]
     if dropped := objects.abort_multiparts(prefix):
         lines.append(f"{dropped} unfinished uploads in parts, which are dropped now")
     lines += [f"API key {record.id}" for record in key_rows(objects, tenant)]

@@ -63,6 +63,7 @@ from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
 from penstock.cli.samples import sample, sample_model
 from penstock.cli.serve import serve
+from penstock.cli.subscriptions import subscriptions_app
 from penstock.cli.systemd import install_app
 from penstock.cli.tenants import tenants_app
 from penstock.cli.upkeep import doctor, recover
@@ -92,6 +93,7 @@ app.add_typer(queues_app, name="queues")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(deliveries_app, name="deliveries")
 app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(subscriptions_app, name="subscriptions")
 app.add_typer(tenants_app, name="tenants")
 #: Fields of a model may be given as options: `--size 64`.
 _FIELDS_TOO = {"ignore_unknown_options": True}

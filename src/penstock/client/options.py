@@ -27,7 +27,10 @@ OnBatch: TypeAlias = Callable[[Batch], None]
 OnLine: TypeAlias = Callable[[int, int], None]
 
 #: Options with another name in requests: the API leaves the unit out.
-_NAMES = {"queue_ttl_s": "queue_ttl", "execution_timeout_s": "execution_timeout", "ttl_s": "ttl"}
+_NAMES = {
+    "queue_ttl_s": "queue_ttl", "execution_timeout_s": "execution_timeout", "ttl_s": "ttl", "every_s": "every",
+    "look_back_s": "look_back",
+}  # fmt: skip
 #: Options that are no field of a request's body.
 _NO_FIELDS = frozenset({"idempotency_key", "job_id"})
 
@@ -90,6 +93,28 @@ class EndpointOptions(TypedDict, total=False):
     enabled: bool | None
 
 
+class SubscriptionOptions(TypedDict, total=False):
+    """Options of a subscription; None is left out."""
+
+    #: GeoJSON in degrees, longitude first.
+    area: Mapping[str, Any] | None
+    #: CQL2 text, such as `eo:cloud_cover < 20`.
+    filter: str | None
+    #: The rest of each job's input.
+    input: Mapping[str, Any] | None
+    priority: Priority | None
+    #: Seconds between two looks at the catalogue.
+    every_s: float | None
+    #: Seconds before the last look at which late items are still found.
+    look_back_s: float | None
+    #: Items from this time on become jobs; a time without a zone is local time. Default: the creation.
+    since: datetime | None
+    max_jobs_a_day: int | None
+    #: A URL that gets the ends of the jobs, or the results for which a condition holds.
+    webhook: str | None
+    condition: str | None
+
+
 def check_options(options: Mapping[str, Any], shape: type) -> None:
     """Raise `TypeError` for an unknown option: Python does not check typed dicts."""
     for name in options.keys() - shape.__annotations__.keys():
@@ -103,6 +128,8 @@ def body_of(options: Mapping[str, Any]) -> dict[str, Any]:
     body["metadata"] = dict(body.get("metadata") or {}) or None
     if isinstance(body.get("webhook"), str):
         body["webhook"] = {"url": body["webhook"]}
+    if isinstance(body.get("since"), datetime):
+        body["since"] = body["since"].astimezone(UTC).isoformat()
     return {name: value for name, value in body.items() if value is not None}
 
 

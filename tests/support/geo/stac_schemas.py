@@ -16,13 +16,14 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
 CORE = "https://schemas.stacspec.org/v1.1.0/item-spec/json-schema/item.json"
+COLLECTION = "https://schemas.stacspec.org/v1.1.0/collection-spec/json-schema/collection.json"
 EXTENSIONS = "https://stac-extensions.github.io"
 _FOLDER = Path(__file__).parents[4] / "shared" / "data" / "schemas" / "stac"
 
 
-def core_problems(item: dict[str, Any]) -> list[str]:
-    """Return the error of an item in the core schemas, if there is one."""
-    return _errors(CORE, item)
+def core_problems(document: dict[str, Any]) -> list[str]:
+    """Return the error of an item or a collection in the core schemas, if there is one."""
+    return _errors(COLLECTION if document["type"] == "Collection" else CORE, document)
 
 
 def problems(item: dict[str, Any]) -> list[str]:

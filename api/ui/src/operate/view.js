@@ -6,13 +6,14 @@ import { drops } from "./drops.js";
 import { limits } from "./limits.js";
 import { models } from "./models.js";
 import { queues } from "./queues.js";
+import { subscriptions } from "./subscriptions.js";
 import { tenants } from "./tenants.js";
 import { usage } from "./usage.js";
 import { webhooks } from "./webhooks.js";
 import { workers } from "./workers.js";
 
 const PARTS = [
-  { scope: "monitor", make: queues }, { scope: "monitor", make: workers }, { scope: "monitor", make: drops }, { scope: "read", make: models },
+  { scope: "monitor", make: queues }, { scope: "monitor", make: workers }, { scope: "monitor", make: drops }, { scope: "read", make: subscriptions }, { scope: "read", make: models },
   { scope: "admin", make: deadLetters }, { scope: "webhooks", make: webhooks }, { scope: "read", make: usage },
   { scope: null, make: limits }, { scope: "admin", make: tenants },
 ];

@@ -13,12 +13,13 @@ from penstock.client.asynchronous.batches import AsyncBatches
 from penstock.client.asynchronous.jobs import AsyncJobs
 from penstock.client.asynchronous.queues import AsyncQueues
 from penstock.client.asynchronous.service import AsyncService
+from penstock.client.asynchronous.subscriptions import AsyncSubscriptions
 from penstock.client.asynchronous.webhooks import AsyncWebhooks
 from penstock.client.connection import DEFAULT_URL, PATIENCE_S
 from penstock.client.options import OnRetry
 
 
-class AsyncClient(AsyncJobs, AsyncBatches, AsyncQueues, AsyncWebhooks):
+class AsyncClient(AsyncJobs, AsyncBatches, AsyncQueues, AsyncSubscriptions, AsyncWebhooks):
     """A client of one service. Close it after use, or use it as a context manager."""
 
     def __init__(

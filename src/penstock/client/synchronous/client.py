@@ -16,10 +16,11 @@ from penstock.client.synchronous.batches import SyncBatches
 from penstock.client.synchronous.jobs import SyncJobs
 from penstock.client.synchronous.queues import SyncQueues
 from penstock.client.synchronous.service import SyncService
+from penstock.client.synchronous.subscriptions import SyncSubscriptions
 from penstock.client.synchronous.webhooks import SyncWebhooks
 
 
-class Client(SyncJobs, SyncBatches, SyncQueues, SyncWebhooks):
+class Client(SyncJobs, SyncBatches, SyncQueues, SyncSubscriptions, SyncWebhooks):
     """A client of one service. Close it after use, or use it as a context manager."""
 
     def __init__(

@@ -1,0 +1,86 @@
+"""The area of a search: GeoJSON in EPSG:4326, its named polygons, and the test of an item's footprint against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cql2
+
+from penstock.errors import InvalidRequest, Issue
+from penstock.json_body import validated
+
+#: Codes of the CRS of an area: degrees, longitude first.
+_DEGREES = frozenset({"EPSG:4326", "OGC:CRS84"})
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPolygon:
+    """A polygon of an area, and its name."""
+
+    name: str
+    geometry: Mapping[str, Any]
+
+
+def named_polygons(area: Mapping[str, Any], *, place: str = "/area") -> tuple[NamedPolygon, ...]:
+    """Return the polygons of an area: a polygon, a feature, a collection of features, or a `bbox` or `geometry`.
+
+    The name of a feature is its property `name`, else its id, else `area 1`, `area 2` and so on. Raises
+    `InvalidRequest`, pointing below `place`, for anything else, for another CRS, and for two polygons of one name.
+    """
+    from penstock.processors.geo.area_request import AreaRequest  # here: the API starts without processors
+
+    try:
+        request = validated(AreaRequest, area)
+    except InvalidRequest as error:
+        raise InvalidRequest(errors=[Issue(place + issue.pointer, issue.detail) for issue in error.errors]) from error
+    if request.crs.upper() not in _DEGREES:
+        raise InvalidRequest(errors=[Issue(f"{place}/crs", "must be EPSG:4326: catalogues are searched in degrees")])
+    given = [each.model_dump() for each in request.geometries]
+    geometries: list[Mapping[str, Any]] = [*given] if request.bbox is None else [_rectangle(request.bbox)]
+    names = _names(area, len(geometries))
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidRequest(errors=[Issue(place, f"has two polygons named {twice!r}")])
+    return tuple(map(NamedPolygon, names, geometries))
+
+
+def overlaps(polygons: Sequence[NamedPolygon], footprint: Any) -> bool:
+    """Return True if a GeoJSON footprint overlaps or touches one of the polygons; False for one that is no geometry."""
+    if not isinstance(footprint, Mapping):
+        return False
+    shape = {name: footprint.get(name) for name in ("type", "coordinates")}
+    try:
+        return any(_intersects(polygon.geometry, shape) for polygon in polygons)
+    except Exception:  # the library raises its own errors without a common base
+        return False
+
+
+def _intersects(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(cql2.Expr({"op": "s_intersects", "args": [{"property": "geometry"}, one]}).matches({"geometry": other}))
+
+
+def _rectangle(bbox: Sequence[float]) -> Mapping[str, Any]:
+    west, south, east, north = bbox
+    if west <= east:
+        return {"type": "Polygon", "coordinates": [_ring(west, south, east, north)]}
+    halves = [[_ring(west, south, 180.0, north)], [_ring(-180.0, south, east, north)]]
+    return {"type": "MultiPolygon", "coordinates": halves}
+
+
+def _ring(west: float, south: float, east: float, north: float) -> list[list[float]]:
+    return [[west, south], [east, south], [east, north], [west, north], [west, south]]
+
+
+def _names(area: Mapping[str, Any], count: int) -> list[str]:
+    features = area.get("features") if area.get("type") == "FeatureCollection" else [area]
+    listed = features if isinstance(features, list) else []
+    names = []
+    for number in range(1, count + 1):
+        feature = listed[number - 1] if number <= len(listed) and isinstance(listed[number - 1], Mapping) else {}
+        properties = feature.get("properties")
+        given = properties.get("name") if isinstance(properties, Mapping) else None
+        name = given if given is not None else feature.get("id")
+        names.append(str(name)[:100] if isinstance(name, str | int) else f"area {number}")
+    return names

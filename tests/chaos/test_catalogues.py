@@ -1,0 +1,18 @@
+"""The promise under faults of catalogues. `make chaos` runs the same scenario at full size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import on_catalogues
+from tests.chaos.survival import scenarios_of, survive
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("name", scenarios_of(on_catalogues))
+def test_no_job_is_lost_doubled_or_changed_under(name: str, tmp_path: Path) -> None:
+    survive(name, tmp_path)
