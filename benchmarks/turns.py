@@ -10,7 +10,7 @@ over eight connections and waits for the end of the last job.
 
 `noop`: nothing but the service. `picture`: a JPEG of 224 px. `raster`: 32 px with all default outputs. `text`: one
 token of a network of 260,000 parameters. `chat`: a question about a picture of 640 px and an answer of 16 tokens, by a
-LLaVA of 40 million parameters. `scene`: 2048 px with csmask. The runners of the first three do not compute.
+LLaVA of 200 million parameters. `scene`: 2048 px with csmask. The runners of the first three do not compute.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.support.stack import SHARED, Stack, running
 ROOT = Path(__file__).parents[1]
 STORIES = SHARED / "stories260k"
 #: Jobs of a turn for each kind.
-JOBS: Mapping[str, int] = {"noop": 600, "picture": 300, "raster": 40, "text": 200, "chat": 10, "scene": 1}
+JOBS: Mapping[str, int] = {"noop": 600, "picture": 300, "raster": 40, "text": 200, "chat": 4, "scene": 1}
 #: Goals: milliseconds of our own processes.
 GOALS_MS = {"noop": 8.0}
 CONNECTIONS, SLOTS = 8, 4
@@ -304,8 +304,8 @@ def _chat_model(folder: Path) -> Path:
 
     from tests.support.multimodal import a_llava, clip_tower, write_pictures
 
-    wide = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8}
-    text = transformers.LlamaConfig(**wide, num_key_value_heads=8, vocab_size=300, eos_token_id=257, pad_token_id=257)
+    wide = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    text = transformers.LlamaConfig(**wide, num_key_value_heads=12, vocab_size=300, eos_token_id=257, pad_token_id=257)
     a_llava(folder, vision_config=clip_tower(**wide, image_size=224, patch_size=16), text_config=text)
     side = {"height": 224, "width": 224}
     write_pictures(folder, "CLIPImageProcessor", size={"shortest_edge": 224}, crop_size=side)
