@@ -36,7 +36,6 @@ from penstock.intake.item_area import NamedPolygon, named_polygons, overlaps
 from penstock.intake.item_filter import why_not
 from penstock.intake.item_inputs import job_input
 from penstock.intake.references import check_reference
-from penstock.intake.stac_search import Search, StacSearches, bounding_box
 from penstock.intake.submissions import Origin, examine, servable, submission_to
 from penstock.jobs import TERMINAL, Job, JobKey
 from penstock.jobs import Submission as JobSubmission
@@ -53,7 +52,6 @@ from penstock.storage.journal.subscriptions import Subscription, SubscriptionKey
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import catalogues, records
 from penstock.storage.redis.records import QueueLimits
-from penstock.storage.spool import own_folder
 from penstock.workers.keeper.subscription_plan import (
     Fate,
     FoundItem,
@@ -206,13 +204,15 @@ class SubscriptionPolls:
         """Return the progress after a look at the catalogue, whose jobs are submitted."""
         window = window_of(subscription, progress, at)
         polygons = named_polygons(subscription.area) if subscription.area is not None else ()
-        search = Search(
-            subscription.stac, subscription.collections, window.start_s, window.end_s,
-            bounding_box([each.geometry for each in polygons]), subscription.filter,
+        from penstock.intake.stac_search import StacSearch, StacSearches, together  # here: the library is slow to load
+
+        start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
+        search = StacSearch(
+            subscription.stac, subscription.collections, together([each.geometry for each in polygons]), start, end,
+            subscription.filter,
         )  # fmt: skip
         try:
-            with own_folder(self.settings.spool_dir) as folder:
-                listed = StacSearches(self.guard, folder, self.pause).items(search)
+            listed = StacSearches(self.guard, subscription.key.tenant, self.pause).items(search)
         except PenstockError as error:
             log.warning("subscription.unread", subscription=str(subscription.key), detail=error.detail)
             return failed(subscription, progress, error.detail, at)

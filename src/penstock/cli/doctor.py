@@ -76,6 +76,7 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     yield from _browser_access(settings)
     yield from _disks(settings)
     yield _catalogue(settings)
+    yield from _access_profiles(settings)
     yield from environments.findings(settings)
     store_address = None if found is None else address
     stored = _stored(settings)
@@ -195,6 +196,21 @@ def _catalogue(settings: Settings) -> Finding:
         return Finding("catalogue", ok=False, detail=error.detail, remedy="correct the file, or correct `models`")
     detail = "; ".join(wrong.problem for wrong in found.wrong.values()) or ", ".join(sorted(found)) or "no models"
     return Finding("catalogue", not found.wrong, detail, "correct it and restart the worker; the other models serve")
+
+
+def _access_profiles(settings: Settings) -> Iterator[Finding]:
+    """Report the access profiles whose secrets cannot be read here: workers need them, and no other process."""
+    for profile in settings.access_profiles:
+        places = ", ".join(profile.buckets or profile.hosts)
+        whose = f" for {', '.join(profile.tenants)}" if profile.tenants else ""
+        try:
+            if profile.secret is not None:
+                profile.secret.read()
+        except ConfigError as error:
+            remedy = "set it where the workers start; jobs that read there fail with `fetch_failed`"
+            yield Finding(f"access {profile.name}", ok=False, detail=error.detail, remedy=remedy)
+        else:
+            yield Finding(f"access {profile.name}", ok=True, detail=f"{profile.kind} at {places}{whose}")
 
 
 def _stored(settings: Settings) -> StoredCatalogue | None:

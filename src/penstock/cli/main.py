@@ -62,6 +62,7 @@ from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
 from penstock.cli.samples import sample, sample_model
+from penstock.cli.search import search
 from penstock.cli.serve import serve
 from penstock.cli.subscriptions import subscriptions_app
 from penstock.cli.systemd import install_app
@@ -99,7 +100,7 @@ app.add_typer(tenants_app, name="tenants")
 _FIELDS_TOO = {"ignore_unknown_options": True}
 app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)(run)
 app.command("serve", epilog=EPILOG)(serve)
-for _command in (upload, wait, download, logs, reproduce, watch):
+for _command in (upload, wait, download, logs, reproduce, search, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
