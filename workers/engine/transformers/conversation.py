@@ -30,7 +30,6 @@ _METHOD = "get_image_features"
 #: Names of its outputs that hold a tensor for each layer.
 _OF_LAYERS = frozenset({"hidden_states", "attentions"})
 
-
 #: The prompt that the calling thread computes, and its counters.
 _CHAT: ContextVar[tuple[Prompt, dict[str, int]] | None] = ContextVar("chat", default=None)
 
@@ -64,7 +63,10 @@ class Features:
             if chat is None:
                 return encode(*inputs, **named)
             prompt, counts = chat
-            key = encoding_key(self.model, prompt, _plain([inputs, named]))
+            try:
+                key = encoding_key(self.model, prompt, _plain([inputs, named]))
+            except TypeError:  # an argument of a type without a digest
+                return encode(*inputs, **named)
             [made] = self.cache.encode([key], lambda _: [_trimmed(encode(*inputs, **named))])
             for name, count in counted([made]).items():
                 counts[name] = counts.get(name, 0) + count
