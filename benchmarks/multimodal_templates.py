@@ -52,7 +52,7 @@ def prompted(pool: IOPool, model: Model, tenant: str, folder: Path, number: int)
     asked = {"images": ["media://image"], "prompt": "?"}
     begun = time.monotonic()
     with pool.open(Work(model, asked, media, own, tenant=tenant), check=lambda: None, say=lambda _: None) as session:
-        next(session.prompts)
+        next(session.prepared.prompts)
         took_s = time.monotonic() - begun
         if number == 3:
             memory = [one.memory_full_info() for one in psutil.Process(pool.server.pid).children(recursive=True)]

@@ -225,7 +225,7 @@ def test_a_first_step_may_be_repeated_and_pictures_are_let_go(
     step: Step = first
     while isinstance(step, Continue):
         [step] = eyes.step([step.state])
-    assert not first.state.text.inputs
+    assert not first.state.held.inputs
 
 
 def test_places_that_do_not_fit_fail_alone(tmp_path: Path, files: dict[str, Path]) -> None:

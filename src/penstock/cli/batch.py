@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from penstock.cli.display import err, fitted, is_wide, moment, out, print_json, show_all, show_deleted
 from penstock.cli.options import (
@@ -22,17 +25,12 @@ from penstock.cli.options import (
     interruptible,
     pairs,
 )
+from penstock.client.answers import Batch, LineOutcome
 from penstock.errors import with_places
 from penstock.jobs import Priority
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.table import Table
-
     from penstock.client import Client
-    from penstock.client.answers import Batch, LineOutcome
 
 batch_app = typer.Typer(
     help="Many requests at once, from a JSONL file: submit them, follow them, get their results.",
