@@ -13,6 +13,7 @@ than this is found.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +48,10 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class FoundItem:
-    """An item of a listing. `refusal` is the reason for which it makes no job, with its decision."""
+    """An item of a listing. `refusal` is the reason for which it makes no job, with its decision.
+
+    The document is empty where it is not needed in this look.
+    """
 
     id: str
     collection: str
@@ -144,6 +148,7 @@ def plan(
             entries[name] = replace(entry, withdrawn=True)
             notes.append(Note(at, entry.id, entry.collection, entry.time_s, Decision.WITHDRAWN, job=entry.job))
     room, reason = _room(subscription, progress, at)
+    room = next((number for number, item in enumerate(wanted[:room]) if not item.document), room)
     jobs = tuple(PlannedJob(subscription.job_key(item.name, item.version), item) for item in wanted[:room])
     tally["waiting"], tally["new"] = len(wanted) - len(jobs), len(jobs)
     planned = replace(progress, entries=entries, counts=LookCounts(**tally)).noted(*notes)
@@ -179,6 +184,31 @@ def conclude(
     ).noted(*notes)  # fmt: skip
     due_s = at if is_behind(new, planned.window, at) else at + subscription.every_s
     return _pruned(replace(new, due_s=due_s), subscription, at)
+
+
+class Listing:
+    """Items of a listing as they come, with the documents of those alone that may become jobs in this look.
+
+    These are the earliest ones, so that memory does not grow with the catalogue.
+    """
+
+    def __init__(self, progress: Progress, *, most: int = 2 * MAX_JOBS) -> None:
+        self.items: list[FoundItem] = []
+        self._entries, self._most = progress.entries, most
+        #: Places in `items` of those with documents, the latest first.
+        self._held: list[tuple[float, int]] = []
+
+    def add(self, item: FoundItem) -> None:
+        """Add an item."""
+        entry = self._entries.get(item.name)
+        if item.refusal is not None or (entry is not None and item.version in entry.versions):
+            self.items.append(replace(item, document={}))
+            return
+        self.items.append(item)
+        heapq.heappush(self._held, (-item.time_s, len(self.items) - 1))
+        if len(self._held) > self._most:
+            _, place = heapq.heappop(self._held)
+            self.items[place] = replace(self.items[place], document={})
 
 
 def failed(subscription: Subscription, progress: Progress, problem: str, at: float) -> Progress:

@@ -12,11 +12,12 @@ from typing import Any
 from urllib.parse import urlencode, urljoin
 
 from penstock.errors import FetchFailed, InputError, MediaRefused
+from penstock.intake.connections import no_check
 from penstock.intake.guard import GuardedClient
 from penstock.processors.links import collection_items
 
 #: Items of a page, bytes of a page, pages of a search, and items of a search, at most.
-PAGE_ITEMS, PAGE_BYTES, MAX_PAGES, MAX_ITEMS = 100, 32 << 20, 400, 20_000
+PAGE_ITEMS, PAGE_BYTES, MAX_PAGES, MAX_ITEMS = 100, 16 << 20, 400, 20_000
 #: Tries of each page.
 TRIES = 3
 #: Ends of the conformance classes of a server that applies filters in CQL2 text.
@@ -39,24 +40,32 @@ class Search:
 
 @dataclass(frozen=True)
 class StacSearches:
-    """Searches through a guard. `folder` is for the pages; `pause` is called with the number of each failed try."""
+    """Searches through a guard.
+
+    `folder` is for the pages; `pause` is called with the number of each failed try. `check` is called again and again
+    while a page is fetched; any error that it raises ends the search.
+    """
 
     guard: GuardedClient
     folder: Path
     pause: Callable[[int], object] = field(default=lambda _: None)
+    check: Callable[[], None] = no_check
 
-    def items(self, search: Search) -> list[Mapping[str, Any]]:
-        """Return all items of a search, as the catalogue gives them: it may repeat some, and give others.
+    def items(self, search: Search) -> Iterator[Mapping[str, Any]]:
+        """Yield all items of a search, as the catalogue gives them: it may repeat some, and give others.
+
+        One page at a time is held in memory.
 
         Raises `FetchFailed` for a catalogue that does not answer, or not with items, or with too many of them, and
         `MediaRefused` for an address that is not allowed.
         """
-        found: list[Mapping[str, Any]] = []
+        count = 0
         for page, address in self._pages(search):
-            found += collection_items(page, address) or ()
-            if len(found) > MAX_ITEMS:
+            found = collection_items(page, address) or ()
+            count += len(found)
+            if count > MAX_ITEMS:
                 raise FetchFailed(f"the catalogue has more than {MAX_ITEMS} items for one look: narrow the search")
-        return found
+            yield from found
 
     def _pages(self, search: Search) -> Iterator[tuple[Mapping[str, Any], str]]:
         address: str | None = self._first(search)
@@ -107,7 +116,7 @@ class StacSearches:
     def _fetched(self, address: str) -> Mapping[str, Any]:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             path = Path(folder, "page.json")
-            self.guard.fetch(address, path, PAGE_BYTES)
+            self.guard.fetch(address, path, PAGE_BYTES, check=self.check)
             try:
                 document = json.loads(path.read_bytes())
             except (ValueError, RecursionError) as error:
