@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -126,18 +126,35 @@ class SubscriptionPolls:
         return GuardedClient(self.settings, patience=TimeLimits(idle_s=IDLE_S, total_s=PAGE_S))
 
     def step(self) -> None:
-        """Advance each subscription once: look at its catalogue if that is due, and follow its jobs."""
-        for key in [key for key, running in self._running.items() if running.done()]:
-            del self._running[key]
+        """Advance each subscription once: look at its catalogue if that is due, and follow its jobs.
+
+        A look that takes longer than `STEP_S` goes on beside later steps.
+        """
+        ends_s = time.monotonic() + STEP_S
         numbers = {key: found for tenant in subscribers(self.objects) for key, found in self._numbers(tenant)}
         for key in self._held.keys() - numbers.keys():
             self._held.pop(key, None)
-        begun = Counter(key.tenant for key in self._running)
-        for key, found in sorted(numbers.items(), key=lambda each: self._due_s(each[0])):
-            if key not in self._running and begun[key.tenant] < PER_TENANT and self._wants(key, found):
-                begun[key.tenant] += 1
-                self._running[key] = self._pool.submit(self._advanced, key, found)
-        wait(self._running.values(), timeout=STEP_S)
+        left = sorted((key for key in numbers if self._wants(key, numbers[key])), key=self._due_s)
+        while (left := self._begun(left, numbers)) and time.monotonic() < ends_s:
+            wait(self._running.values(), timeout=max(0, ends_s - time.monotonic()), return_when=FIRST_COMPLETED)
+        wait(self._running.values(), timeout=max(0, ends_s - time.monotonic()))
+
+    def _begun(
+        self, keys: list[SubscriptionKey], numbers: Mapping[SubscriptionKey, tuple[int, int]]
+    ) -> list[SubscriptionKey]:
+        """Begin to advance subscriptions, as far as their tenants have room; return those that are left."""
+        for key in [key for key, running in self._running.items() if running.done()]:
+            del self._running[key]
+        busy, left = Counter(key.tenant for key in self._running), list[SubscriptionKey]()
+        for key in keys:
+            if key in self._running:
+                continue
+            if busy[key.tenant] >= PER_TENANT:
+                left.append(key)
+                continue
+            busy[key.tenant] += 1
+            self._running[key] = self._pool.submit(self._advanced, key, numbers[key])
+        return left
 
     def close(self) -> None:
         """End the looks under way."""
@@ -214,20 +231,9 @@ class SubscriptionPolls:
 
     def _followed(self, progress: Progress) -> Progress:
         """Return the progress with the ends of its jobs."""
-        ends = {
-            name: end
-            for name, entry in progress.entries.items()
-            if entry.is_open and (end := self._end(progress, entry))
-        }
-        if not ends:
-            return progress
-        return replace(
-            progress,
-            entries={
-                **progress.entries,
-                **{name: replace(progress.entries[name], end=end) for name, end in ends.items()},
-            },
-        )
+        live = {name: entry for name, entry in progress.entries.items() if entry.is_open}
+        ended = {name: replace(entry, end=self._end(progress, entry)) for name, entry in live.items()}
+        return progress if ended == live else replace(progress, entries={**progress.entries, **ended})
 
     def _end(self, progress: Progress, entry: Entry) -> str | None:
         """Return the end of an entry's job; None while it runs."""
@@ -251,7 +257,9 @@ class SubscriptionPolls:
         listing, ends_s = Listing(progress), time.monotonic() + LOOK_S
 
         def check() -> None:
-            if self._closing.is_set() or time.monotonic() > ends_s:
+            if self._closing.is_set():
+                raise FetchFailed("the keeper stops")
+            if time.monotonic() > ends_s:
                 raise FetchFailed(f"the catalogue did not list everything within {LOOK_S:.0f} s")
 
         try:
@@ -260,6 +268,8 @@ class SubscriptionPolls:
                     if (item := found_item(subscription, polygons, each)) is not None:
                         listing.add(item)
         except PenstockError as error:
+            if self._closing.is_set():
+                raise  # nothing is stored: the next keeper looks anew
             log.warning("subscription.unread", subscription=str(subscription.key), detail=error.detail)
             return failed(subscription, progress, error.detail, at)
         planned = plan(subscription, progress, window, listing.items, at)
