@@ -32,7 +32,7 @@ def search(api: StacApi, **more: object) -> Search:
 
 
 def names(api: StacApi, folder: Path, **more: object) -> list[str]:
-    return [item["id"] for item in searches(api, folder).items(search(api, **more))]
+    return [item.get("id", "") for item in searches(api, folder).items(search(api, **more))]
 
 
 def test_all_pages_of_a_range_are_read(api: StacApi, tmp_path: Path) -> None:

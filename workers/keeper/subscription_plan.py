@@ -13,8 +13,8 @@ than this is found.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -195,8 +195,8 @@ class Listing:
     def __init__(self, progress: Progress, *, most: int = 2 * MAX_JOBS) -> None:
         self.items: list[FoundItem] = []
         self._entries, self._most = progress.entries, most
-        #: Places in `items` of those with documents, the latest first.
-        self._held: list[tuple[float, int]] = []
+        #: Order and place in `items` of those with documents.
+        self._held: list[tuple[tuple[float, str], int]] = []
 
     def add(self, item: FoundItem) -> None:
         """Add an item."""
@@ -205,9 +205,9 @@ class Listing:
             self.items.append(replace(item, document={}))
             return
         self.items.append(item)
-        heapq.heappush(self._held, (-item.time_s, len(self.items) - 1))
+        insort(self._held, (_order(item), len(self.items) - 1))
         if len(self._held) > self._most:
-            _, place = heapq.heappop(self._held)
+            _, place = self._held.pop()
             self.items[place] = replace(self.items[place], document={})
 
 
