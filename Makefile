@@ -45,7 +45,7 @@ $(PAGE): api/ui/package.json api/ui/package-lock.json api/ui/build.mjs $(shell f
 	fi
 
 openapi: $(READY) ## Write docs/openapi.json anew after a change of the API
-	$(BIN)/python -m penstock.api.openapi docs/openapi.json
+	$(BIN)/python -m docs.generator.openapi docs/openapi.json
 
 client: $(READY) ## Write src/penstock/client/synchronous anew after a change of asynchronous
 	$(BIN)/python infra/sync_client.py

@@ -19,17 +19,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 from penstock import __version__
 from penstock.api import auth, description, errors
-from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES, ConcurrencyLimit
+from penstock.api.admission.concurrency import MAX_CONCURRENT_BATCHES, ConcurrencyLimit, RecentRefusals
 from penstock.api.admission.control import AdmissionControl
-from penstock.api.admission.pace import Pace
-from penstock.api.admission.rate_limit import RateLimit
-from penstock.api.admission.refusals import RecentRefusals
+from penstock.api.admission.rate_limit import Pace, RateLimit
 from penstock.api.facades.errors import ERROR_FORMATS, not_found_hint
 from penstock.api.facades.ogc import routes as ogc
 from penstock.api.facades.openai import audio as openai_audio
 from penstock.api.facades.openai import batches as openai_batches
-from penstock.api.facades.openai import edits as openai_edits
 from penstock.api.facades.openai import files as openai_files
+from penstock.api.facades.openai import images as openai_images
 from penstock.api.facades.openai import routes as openai
 from penstock.api.facades.pooling import routes as pooling
 from penstock.api.facades.runpod import routes as runpod
@@ -55,7 +53,6 @@ from penstock.api.routes import (
     object_events,
     queues,
     subscriptions,
-    upload_parts,
     uploads,
     usage,
     webhooks,
@@ -181,10 +178,10 @@ def _routers(services: Services) -> list[APIRouter]:
     routers = [
         jobs.router, events.router, artifacts.router, links.router, events.changes_router, key.router, batches.router,
         deliveries.router, deliveries.tenants_router,
-        webhooks.router, uploads.router, upload_parts.router, models.router, queues.router, health.router,
+        webhooks.router, uploads.router, uploads.parts_router, models.router, queues.router, health.router,
         metrics.router, queues.workers_router, usage.router, drops.router, pooling.router, openai.router,
-        openai_audio.router, openai_edits.router, openai_files.router, openai_batches.router, ogc.router, runpod.router,
-        object_events.router, subscriptions.router,
+        openai_audio.router, openai_images.router, openai_files.router, openai_batches.router, ogc.router,
+        runpod.router, object_events.router, subscriptions.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers
 

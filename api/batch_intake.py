@@ -25,10 +25,10 @@ from penstock.errors import (
     ObjectExists,
     ObjectNotFound,
 )
-from penstock.intake.media import S3Object, UploadReference, parse_reference
+from penstock.intake.media import S3Object, UploadReference, media_bucket, parse_reference
+from penstock.intake.partial import refusing
 from penstock.json_body import parse_json
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.objects.opening import open_store
 from penstock.storage.spool import own_folder
 
 CONTENT_TYPE = "application/jsonl"
@@ -112,17 +112,19 @@ def store_file(
 
 
 def _bytes_of(objects: ObjectStore, settings: Settings, tenant: str, reference: str) -> Iterator[bytes]:
+    profile = None
     match parse_reference(reference, tenant=tenant, settings=settings):
         case UploadReference(name):
             store, etag = objects, None
         case S3Object(bucket, name, etag):
-            store = open_store(f"s3://{bucket}", settings)
+            store, profile = media_bucket(bucket, tenant, settings)
         case _:
             raise MediaRefused("a batch file must be an upload (media://) or an object (s3://)")
     try:
-        if etag is not None and store.head(name).etag.strip('"') != etag.strip('"'):
-            raise MediaChanged("the object changed: its etag is not the one in the reference")
-        yield from store.read(name)
+        with refusing(profile):
+            if etag is not None and store.head(name).etag.strip('"') != etag.strip('"'):
+                raise MediaChanged("the object changed: its etag is not the one in the reference")
+            yield from store.read(name)
     except ObjectNotFound as error:
         raise MediaNotFound("there is no such upload or object, or its file has not arrived yet") from error
 

@@ -11,7 +11,7 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from penstock.api.admission.pace import FREE_BYTES
+from penstock.api.admission.rate_limit import FREE_BYTES
 from penstock.api.auth import tenant_of
 from penstock.api.connection import while_connected
 from penstock.api.encodings import decoded, decoder_of

@@ -31,8 +31,7 @@ from penstock.api.forms import FORM, FRAME_BYTES, path_of, read_form
 from penstock.api.idempotency import id_from
 from penstock.api.services import Services
 from penstock.client.field_texts import chosen, kinds, parse_value, put_text
-from penstock.client.file_fields import UsageProblem
-from penstock.client.local_files import shapes, takes_list
+from penstock.client.local_files import UsageProblem, shapes, takes_list
 from penstock.errors import InvalidRequest, Issue, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key

@@ -14,10 +14,8 @@ from urllib.parse import unquote, urlsplit
 import structlog
 from fastapi import Depends, Request
 
-from penstock.api.admission.concurrency import ConcurrencyLimit
-from penstock.api.admission.pace import Pace
-from penstock.api.admission.rate_limit import RateLimit
-from penstock.api.admission.refusals import RecentRefusals
+from penstock.api.admission.concurrency import ConcurrencyLimit, RecentRefusals
+from penstock.api.admission.rate_limit import Pace, RateLimit
 from penstock.api.isolation import Isolation
 from penstock.api.keyring import KeyRing
 from penstock.api.model_catalogue import ModelCatalogue

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from fastapi import Request
 
 from penstock.api.connection import while_connected
-from penstock.api.media import check_media, store_inline
 from penstock.api.services import Services
-from penstock.errors import InputError, ModelUnavailable, NotReady, PenstockError, RequestError
-from penstock.intake.inline_media import SeparatedInput, is_inline, separated
+from penstock.errors import InputError, ModelUnavailable, NotReady, PenstockError, RequestError, StorageQuotaExceeded
+from penstock.intake.inline_media import InlineUpload, SeparatedInput, is_inline, separated
+from penstock.intake.references import check_reference, total_bytes
 from penstock.intake.submissions import (
     Findings,
     Origin,
@@ -27,6 +27,7 @@ from penstock.jobs import JobKey, Submission
 from penstock.json_body import is_small_value
 from penstock.models import CatalogueEntry, media_by_range, media_references
 from penstock.requests import JobRequest
+from penstock.storage.redis.usage import keep_upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +133,40 @@ def _examined(entry: CatalogueEntry, value: Mapping[str, object]) -> Findings | 
         return examine(entry, value)
     except RequestError as error:
         return error
+
+
+async def check_media(
+    api: Services,
+    tenant: str,
+    entry: CatalogueEntry,
+    media: Iterable[tuple[str, str]],
+    by_range: Collection[str] = (),
+) -> int | None:
+    """Return the bytes of media, (place, reference) pairs, as `total_bytes`; those `by_range` may exceed the limit.
+
+    Raises an `InputError` that points to a medium that is not usable.
+    """
+    sizes = {
+        reference: await asyncio.to_thread(
+            check_reference, api.objects, api.settings, tenant, entry, place, reference, by_range=reference in by_range
+        )
+        for place, reference in media
+    }
+    return total_bytes(sizes.values())
+
+
+async def require_room(api: Services, tenant: str, upload_id: str, size_bytes: int) -> None:
+    """Count an upload among the bytes that the tenant keeps; `StorageQuotaExceeded` where there is no room."""
+    limit = api.settings.kept_limit_bytes(tenant)
+    if limit is None:
+        return
+    kept = await api.jobs.run(keep_upload(tenant, upload_id, size_bytes, limit))
+    if kept is not None:
+        raise StorageQuotaExceeded(f"the tenant keeps {kept} of {limit} bytes, and the upload has {size_bytes}")
+
+
+async def store_inline(api: Services, tenant: str, uploads: Sequence[InlineUpload]) -> None:
+    """Store the uploads of inline media; raise `StorageQuotaExceeded` where there is no room."""
+    for upload in uploads:
+        await require_room(api, tenant, upload.upload_id, len(upload.medium.data))
+        await asyncio.to_thread(upload.put, api.objects, tenant)

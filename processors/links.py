@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin
 
 #: Characters of an address, as in requests.
 _MAX_CHARS = 2048
+#: Further addresses of one file that are tried, at most.
+_MAX_ALTERNATES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedFile:
+    """The file of an asset, as its STAC item describes it."""
+
+    #: Further addresses of the same file: `alternate` of the alternate-assets extension.
+    alternates: tuple[str, ...] = ()
+    #: `file:size` and `file:checksum`, a multihash in hexadecimal, of the file extension.
+    size_bytes: int | None = None
+    checksum: str | None = None
 
 
 def asset_links(item: Any, base: str | None) -> dict[str, str]:
     """Return the address of each asset of a STAC item, by the asset's key.
 
     `base` is the address of the item. Relative addresses are resolved against it if it is public, else against the
-    item's link `self`; assets whose address stays relative, or that have none, are left out.
+    item's link `self`. An asset whose own address stays relative has its first alternate one; assets without any
+    address are left out.
     """
-    if not isinstance(item, Mapping) or not isinstance(item.get("assets"), Mapping):
-        return {}
-    base = base if base is not None and _is_absolute(base) else item_address(item)
-    found = {str(key): _address(asset, base) for key, asset in item["assets"].items()}
-    return {key: address for key, address in found.items() if address is not None and len(address) <= _MAX_CHARS}
+    return {key: found[0] for key, found in _addresses(item, base).items()}
+
+
+def linked_files(item: Any, base: str | None) -> dict[str, LinkedFile]:
+    """Return the files of a STAC item's assets, by the addresses of `asset_links`."""
+    found = dict[str, LinkedFile]()
+    for key, (address, *alternates) in _addresses(item, base).items():
+        size, checksum = (item["assets"][key].get(f"file:{name}") for name in ("size", "checksum"))
+        found[address] = LinkedFile(
+            tuple(alternates),
+            size if isinstance(size, int) and not isinstance(size, bool) else None,
+            checksum if isinstance(checksum, str) else None,
+        )
+    return found
 
 
 def collection_items(document: Any, base: str | None) -> list[Mapping[str, Any]] | None:
@@ -69,6 +93,22 @@ def _located(item: Mapping[str, Any], address: str | None) -> Mapping[str, Any]:
 def _links(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     links = document.get("links")
     return [link for link in links if isinstance(link, Mapping)] if isinstance(links, list) else []
+
+
+def _addresses(item: Any, base: str | None) -> dict[str, list[str]]:
+    """Return the addresses of each asset, its own one first; assets without any are left out."""
+    if not isinstance(item, Mapping) or not isinstance(item.get("assets"), Mapping):
+        return {}
+    base = base if base is not None and _is_absolute(base) else item_address(item)
+    found = {key: _of_asset(asset, base) for key, asset in item["assets"].items()}
+    return {key: addresses for key, addresses in found.items() if addresses}
+
+
+def _of_asset(asset: Any, base: str | None) -> list[str]:
+    others = asset.get("alternate") if isinstance(asset, Mapping) else None
+    listed = list(others.values()) if isinstance(others, Mapping) else []
+    found = [_address(each, base) for each in (asset, *listed[:_MAX_ALTERNATES])]
+    return list(dict.fromkeys(address for address in found if address is not None and len(address) <= _MAX_CHARS))
 
 
 def _address(asset: Any, base: str | None) -> str | None:

@@ -23,9 +23,8 @@ from penstock.catalogue.records import Catalogue, catalogue_of
 from penstock.config import Settings
 from penstock.intake.guard import GuardedClient
 from penstock.models import Model
-from penstock.observation.listening import hear_prints
+from penstock.observation.listening import RecentLines, hear_prints
 from penstock.observation.log import configure
-from penstock.observation.recent import RecentLines
 from penstock.signals import POLL_EVERY_S, Signals
 from penstock.storage.hints import HintSender
 from penstock.storage.objects.base import ObjectStore

@@ -16,7 +16,7 @@ import structlog
 from penstock.config import Settings
 from penstock.errors import JobStoreError
 from penstock.jobs import Claim
-from penstock.observation.recent import RecentLines
+from penstock.observation.listening import RecentLines
 from penstock.signals import POLL_EVERY_S
 from penstock.storage.redis import catalogues, queues, records, workers
 from penstock.workers.idle_exit import Activity, ExitReason, exit_reason

@@ -14,9 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.errors import FetchFailed, InputError, InvalidInput, ProcessorFailed
+from penstock.errors import (
+    FetchFailed,
+    InputError,
+    InvalidInput,
+    MediaNotFound,
+    MediaRefused,
+    ObjectStoreUnavailable,
+    ProcessorFailed,
+)
 from penstock.intake.local_media import LocalMedia
-from penstock.processors.links import asset_links, collection_items
+from penstock.processors.links import LinkedFile, collection_items, linked_files
+from penstock.workers.asset_checks import check_file
 from penstock.workers.input_digests import Input, InputDigests
 
 if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local_media`
@@ -92,8 +101,10 @@ class JobMedia:
     partial: dict[str, PartialFile] = field(default_factory=dict)
     #: Bytes of the sources, by reference.
     sizes: dict[str, int] = field(default_factory=dict)
-    #: References that the processor may have fetched.
-    linked: set[str] = field(default_factory=set)
+    #: Files that the processor may have fetched, by reference.
+    linked: dict[str, LinkedFile] = field(default_factory=dict)
+    #: Sorts the addresses of one file: those that can be read, best first.
+    order: Callable[[Sequence[str]], Sequence[str]] = list
     #: Partial files that are fetched whole if this attempt computes the job, and not at all if other workers do.
     undecided: set[str] = field(default_factory=set)
     #: Held while ranges are fetched.
@@ -108,9 +119,9 @@ class JobMedia:
         item = _json(self.files[document].source) if isinstance(document, str) else document
         items = collection_items(item, base)
         if items is None:
-            self.linked |= set(asset_links(item, base).values())
+            self.linked |= linked_files(item, base)
         for each in items or ():
-            self.linked |= set(asset_links(each, None).values())
+            self.linked |= linked_files(each, None)
 
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
         """Fetch a file that a document of the request names."""
@@ -129,9 +140,7 @@ class JobMedia:
             if len(self.files) == MAX_FETCHED:
                 raise InvalidInput(f"The job's documents name more than {MAX_FETCHED} files.")
             by_range = by_range or self.by_range
-            found, part = self.get(
-                reference, self.folder, by_range=by_range or undecided, memory_bytes=memory_bytes
-            )  # fmt: skip
+            found, part = self._get(reference, by_range=by_range or undecided, memory_bytes=memory_bytes)
             self.files[reference] = found
             if found.data is not None:
                 self.left_bytes -= len(found.data)
@@ -145,6 +154,28 @@ class JobMedia:
             self.sizes[reference] = _size_bytes(found.source) if part is None else part.size_bytes
             self.on_bytes(self.sizes[reference] if part is None else part.fetched_bytes)
         return self.files[reference]
+
+    def _get(
+        self, reference: str, *, by_range: bool, memory_bytes: int
+    ) -> tuple[LocalMedia, PartialFile | None]:  # fmt: skip
+        """Fetch a file from the first of its addresses that gives the file which its item describes."""
+        described = self.linked.get(reference, LinkedFile())
+        failures: dict[str, InputError | FetchFailed | ObjectStoreUnavailable] = {}
+        for address in self.order((reference, *described.alternates)):
+            try:
+                found, part = self.get(address, self.folder, by_range=by_range, memory_bytes=memory_bytes)
+                check_file(described, found, None if part is None else part.size_bytes)
+            except (MediaNotFound, MediaRefused, FetchFailed, ObjectStoreUnavailable) as error:
+                failures[address] = error
+            else:
+                return found, part
+        if len(failures) == 1:
+            raise next(iter(failures.values()))
+        worth = [error for error in failures.values() if error.retryable] or list(failures.values())
+        each = "; ".join(f"{_host(address)}: {error.detail}" for address, error in failures.items())
+        raise type(worth[0])(
+            f"none of its {len(failures)} addresses could be read: {each}", retry_after_s=worth[0].retry_after_s
+        ) from worth[0]
 
     def inputs(self, places: Mapping[str, str], hashes: Mapping[str, str]) -> list[Input]:
         """Return the files as inputs of a result. `places`: the places of the request, by reference."""
@@ -172,6 +203,10 @@ class JobMedia:
                 if self.digests is not None:
                     self.digests.begin(reference, part.path)
             self.undecided.clear()
+
+
+def _host(address: str) -> str:
+    return "/".join(address.split("/", 3)[:3])
 
 
 def _size_bytes(source: Path | bytes) -> int:

@@ -25,7 +25,7 @@ from penstock.errors import (
     ProcessorFailed,
 )
 from penstock.intake.guard import GuardedClient
-from penstock.intake.media import fetch_for_job
+from penstock.intake.media import fetch_for_job, readable
 from penstock.intake.references import pointing_to
 from penstock.intake.request_defaults import defaults_of
 from penstock.intake.submissions import check_tensors
@@ -269,6 +269,7 @@ class Pipeline:
         media = JobMedia(
             get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins,
             left_bytes=HELD_BYTES, digests=digests,
+            order=partial(readable, tenant=attempt.claim.key.tenant, settings=self.settings),
         )  # fmt: skip
         by_range = media_by_range(runnable.schema, request)
         undecided = frozenset() if runnable.model.cache else media_to_share(runnable.schema, request)

@@ -8,6 +8,8 @@ from penstock.storage.redis.records import Outcome
 from penstock.storage.spool import FULL, out_of_space
 
 MAX_RETRY_DELAY_S = 300.0
+#: Most seconds that a retry waits because a server asked for it.
+MAX_ASKED_DELAY_S = 3_600.0
 
 
 def retry_delay_s(attempt: int, draw: float) -> float:
@@ -32,5 +34,6 @@ def outcome_of(error: PenstockError, *, attempt: int, draw: float) -> Outcome:
     if isinstance(error, Canceled):
         return Outcome(State.CANCELED)
     if error.retryable and not isinstance(error, InputError):
-        return Outcome(State.DELAYED, error=report, retry_delay_s=retry_delay_s(attempt, draw))
+        asked_s = min(error.retry_after_s or 0.0, MAX_ASKED_DELAY_S)
+        return Outcome(State.DELAYED, error=report, retry_delay_s=max(asked_s, retry_delay_s(attempt, draw)))
     return Outcome(State.FAILED, error=report)

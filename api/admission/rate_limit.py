@@ -1,11 +1,12 @@
 """The rate limit: bounds each tenant's submissions per second, where the settings name a limit.
 
 Each API process rejects submissions beyond the rate by itself, without reading them or calling Redis. Redis counts the
-others, over all API processes.
+others, over all API processes. `Pace` spreads the reading of large bodies in the same way.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from math import ceil
@@ -82,3 +83,23 @@ def _burst_s(interval_s: float) -> float:
 def _too_early(per_s: float, early_s: float) -> TooManyRequests:
     detail = f"this tenant may submit {per_s:g} times per second; try again in {ceil(early_s)} s"
     return TooManyRequests(detail, retry_after_s=early_s)
+
+
+#: Bytes of a body that are read at once.
+FREE_BYTES = 64 * 1024
+#: Bytes per second after the first `FREE_BYTES`; one megabyte takes 3 ms of the event loop.
+BYTES_PER_S = 20_000_000
+
+
+class Pace:
+    """The time at which each tenant's next bytes are due, as `RateLimit` keeps it."""
+
+    def __init__(self) -> None:
+        self._due_s: dict[str, float] = {}
+
+    async def wait(self, tenant: str, size_bytes: int) -> None:
+        """Wait until these bytes of a tenant's large bodies are due."""
+        now_s = time.monotonic()
+        due_s = max(now_s, self._due_s.get(tenant, now_s))
+        self._due_s[tenant] = due_s + size_bytes / BYTES_PER_S
+        await asyncio.sleep(due_s - now_s)

@@ -6,30 +6,39 @@ A job whose request has an `Idempotency-Key` is not canceled, because a repeated
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import structlog
+import uuid_utils
 from fastapi import Depends, Header, Request
 from fastapi.responses import JSONResponse
+from starlette.datastructures import UploadFile
 
 from penstock.api.auth import Caller, Principal
 from penstock.api.body import read_json
 from penstock.api.connection import while_connected
 from penstock.api.errors import error_of
 from penstock.api.facades.capabilities import Capability, require_capability
+from penstock.api.forms import path_of
 from penstock.api.routes import jobs
 from penstock.api.services import Api, Services
+from penstock.api.submissions import require_room
 from penstock.api.tracing import traceparent
-from penstock.errors import ClientLeft, NotReady, StateConflict, Unauthorized, WaitOver
+from penstock.errors import ClientLeft, MediaTooLarge, NotReady, StateConflict, Unauthorized, WaitOver
+from penstock.intake.local_media import safe_name
+from penstock.intake.media import upload_key
 from penstock.intake.submissions import Origin
 from penstock.jobs import Job, JobKey, State
 from penstock.json_body import Document
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal
+from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -62,8 +71,11 @@ class Call:
 
     async def model(self, name: str, *wanted: Capability) -> CatalogueEntry:
         """Return the requested model; raise the errors of `require_capability`."""
-        catalogue = await self.api.models.read(name)
-        return require_capability(catalogue, name, *wanted, job=self.key.id)
+        return (await self.models(name))(name, *wanted)
+
+    async def models(self, name: str) -> Callable[..., CatalogueEntry]:
+        """Return `require_capability` with the models as of now, this name's included."""
+        return partial(require_capability, await self.api.models.read(name), job=self.key.id)
 
     async def submit(self, identity: str, wanted: JobRequest) -> Job:
         """Submit the call's job. A different identity under the same idempotency key is rejected."""
@@ -136,3 +148,32 @@ def require_success(job: Job) -> Job:
     if job.error is None:
         raise StateConflict(f"the job {job.key.id} was {job.status}")
     raise error_of(job.error)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A form's file after it was stored."""
+
+    #: Its media reference.
+    reference: str
+    #: Its SHA-256 in hexadecimal.
+    digest: str
+
+
+async def store_file(call: Call, file: UploadFile, usual_name: str) -> StoredFile:
+    """Store a form's file; raise `MediaTooLarge` beyond the tenant's limit, or `StorageQuotaExceeded`."""
+    size_bytes, limit_bytes = file.size or 0, call.api.settings.upload_limit_bytes(call.tenant)
+    if size_bytes > limit_bytes:
+        raise MediaTooLarge(f"the file exceeds the limit of {limit_bytes} bytes")
+    upload_id = str(uuid_utils.uuid7())
+    await require_room(call.api, call.tenant, upload_id, size_bytes)
+    return await asyncio.to_thread(_store, call.api, call.tenant, upload_id, file, usual_name)
+
+
+def _store(api: Services, tenant: str, upload_id: str, file: UploadFile, usual_name: str) -> StoredFile:
+    name, digest = safe_name(file.filename or usual_name), hashlib.sha256()
+    while chunk := file.file.read(CHUNK_BYTES):
+        digest.update(chunk)
+    kind = file.content_type or DEFAULT_CONTENT_TYPE
+    api.objects.put_file(upload_key(tenant, upload_id, name), path_of(file), content_type=kind)
+    return StoredFile(f"media://{upload_id}/{name}", digest.hexdigest())

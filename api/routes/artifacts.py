@@ -7,16 +7,50 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
 
 from penstock.api.auth import Key
 from penstock.api.errors import problems
-from penstock.api.files import FileDownload, download_headers
 from penstock.api.schemas.jobs import OutputView, output_view
 from penstock.api.services import Api, Services
 from penstock.errors import ObjectNotFound, UnknownArtifact
 from penstock.jobs import Artifact
 from penstock.storage.journal import journal
+from penstock.storage.objects.base import content_disposition
+
+
+def download_headers(filename: str, *, etag: str) -> dict[str, str]:
+    """Return the headers of a download that is saved as `filename`."""
+    return {
+        "Content-Disposition": content_disposition(filename),
+        "ETag": f'"{etag}"',
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "Cache-Control": "private, no-cache",
+    }
+
+
+class FileDownload(FileResponse):
+    """A file response with `Range` and `If-Range` whose errors are problem+json."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file; raise `HTTPException` before the first byte where the range is not satisfiable."""
+        refusals: list[Message] = []
+
+        async def unless_refused(message: Message) -> None:
+            if message.get("status", 200) >= 400:
+                refusals.append(message)
+            if not refusals:
+                await send(message)
+
+        await super().__call__(scope, receive, unless_refused)
+        if refusals:
+            headers = {name.decode(): value.decode() for name, value in refusals[0]["headers"]}
+            kept = {name: value for name, value in headers.items() if name == "content-range"}
+            raise HTTPException(refusals[0]["status"], headers=kept)
+
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
 

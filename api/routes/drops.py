@@ -8,9 +8,10 @@ from pydantic import Field
 from penstock.api.errors import problems
 from penstock.api.schemas.jobs import Outgoing
 from penstock.api.services import Api
+from penstock.config import Settings
 from penstock.config_tables import DropRule
 from penstock.storage.drop_rules import listed_every_s
-from penstock.storage.redis.drop_events import Pass, passes, problem_with
+from penstock.storage.redis.drop_events import Pass, Passes, passes, problem_with
 
 router = APIRouter(prefix="/v1/drops", tags=["queues"], responses=problems(503))
 
@@ -26,6 +27,9 @@ class ListingView(Outgoing):
     takes: tuple[str, ...] = Field(description="Endings of the names of the rule's files; empty: not known yet.")
     ignored: int = Field(description="Files under the prefix without these endings, or with a product's metadata.")
     ignored_files: tuple[str, ...] = Field(description="The first of the ignored files.")
+    passed_over: tuple[str, ...] = Field(description="The first names that were skipped, because they are no keys.")
+    gone: tuple[str, ...] = Field(description="The latest objects that were missing when their jobs ended.")
+    problem: str | None = Field(description="The reason for which the listing failed or is incomplete.")
     failures: dict[str, str] = Field(description="The first failed objects, by key, with the reasons.")
 
 
@@ -53,11 +57,15 @@ class DropList(Outgoing):
 @router.get("")
 async def list_drops(api: Api) -> DropList:
     """List the drop rules of the service's settings with the numbers of the keeper's last listings."""
-    found = await api.jobs.run(passes())
+    return drop_list(api.settings, await api.jobs.run(passes()))
+
+
+def drop_list(settings: Settings, found: Passes) -> DropList:
+    """Return the drop rules of settings with their last listings."""
     views = [
         _view(rule, found.rules.get(rule.name), problem_with(found, rule.name, rule.queue_url, every_s))
-        for rule in api.settings.drops
-        for every_s in (listed_every_s(rule, api.settings),)
+        for rule in settings.drops
+        for every_s in (listed_every_s(rule, settings),)
     ]
     return DropList(rules=views, events_waiting=found.events_waiting)
 

@@ -24,11 +24,10 @@ from penstock.api.errors import problems
 from penstock.api.forms import FORM
 from penstock.api.idempotency import id_from
 from penstock.api.job_forms import form_body, is_form, read_job_form
-from penstock.api.media import require_room
 from penstock.api.query import FILTERS, JobQuery
 from penstock.api.schemas.jobs import JobList, JobView
 from penstock.api.services import Api, Services
-from penstock.api.submissions import examine_large, require_fitting, submission
+from penstock.api.submissions import examine_large, require_fitting, require_room, submission
 from penstock.api.tracing import joins, traceparent
 from penstock.errors import (
     IdempotencyMismatch,
@@ -337,10 +336,11 @@ def new_key(tenant: str, idempotency_key: str | None) -> JobKey:
 
 async def submit(
     request: Request, api: Services, key: JobKey, job_request: JobRequest, identity: str, *, repeatable: bool,
-    origin: Origin,
+    origin: Origin, completed: Callable[[Submission], Submission] = lambda checked: checked,
 ) -> Submitted:  # fmt: skip
     """Submit a job, within the concurrency limit. `identity` is the fingerprint of the request as the client sent it.
 
+    `completed` returns the checked submission with what another interface stores with a job.
     A repeatable request finds its existing job. Raises `IdempotencyMismatch` where the fingerprint of the existing job
     differs, and the errors of `submission` and of the job store.
     """
@@ -348,7 +348,8 @@ async def submit(
     examination = await examine_large(request, api, key, job_request)
     async with turn(request, api.concurrency, key.tenant):
         try:
-            raise_recent_refusal(api, key.tenant)
+            if (refusal := api.refusals.recent(key.tenant)) is not None:
+                raise refusal
             checked = await submission(
                 api, key, job_request, fingerprint=identity, origin=origin, examination=examination
             )
@@ -362,17 +363,11 @@ async def submit(
                 raise IdempotencyMismatch(_mismatch(key, origin)) from None
             return Submitted(existing, created=False)
         try:
-            submitted = await submit_checked(api, checked)
+            submitted = await submit_checked(api, completed(checked))
         except IdempotencyMismatch as error:
             raise IdempotencyMismatch(_mismatch(key, origin)) from error
     # A random id that already exists was written by our own call, whose reply was lost: report the job as created.
     return submitted if submitted.created or repeatable else replace(submitted, created=True)
-
-
-def raise_recent_refusal(api: Services, tenant: str) -> None:
-    """Raise the recent `TooManyJobs` of a tenant, if any."""
-    if (refusal := api.refusals.recent(tenant)) is not None:
-        raise refusal
 
 
 async def submit_checked(api: Services, checked: Submission) -> Submitted:

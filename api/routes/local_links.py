@@ -16,7 +16,7 @@ import anyio
 from fastapi import APIRouter, Request, Response
 
 from penstock.api.body import body_chunks
-from penstock.api.files import FileDownload, download_headers
+from penstock.api.routes.artifacts import FileDownload, download_headers
 from penstock.api.services import Api, Services
 from penstock.config import Settings
 from penstock.errors import LinkRefused, MalformedBody, ObjectExists, PayloadTooLarge

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
 from statistics import fmean
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Metric, generate_latest
@@ -49,24 +50,14 @@ class Snapshot:
     def collect(self) -> Iterable[Metric]:
         """Yield the reading as metrics."""
         up = self.found is not None
-        yield GaugeMetricFamily(
-            "penstock_job_store_up", "1 if Redis answered, else 0; then only request metrics are present.", up
-        )
+        yield _gauge("job_store_up", "1 if Redis answered, else 0; then only request metrics are present.", {(): up})
         if self.found is not None:
             found, queues, workers, failures = self.found
             yield from _queue_metrics(queues, self.settings)
             yield from _job_metrics(found)
             yield from _usage_metrics(found)
-            yield _device_metric(workers)
-            yield _encoder_cache_metric(workers)
-            yield _load_metric(failures)
-            yield from _webhook_metrics(found)
-            yield from _drop_metrics(found)
-            yield GaugeMetricFamily(
-                "penstock_retention_lag_seconds",
-                "Seconds since the oldest retention that is over ended; 0 while nothing is due.",
-                found.retention_lag_s,
-            )
+            yield from _worker_metrics(workers, failures)
+            yield from _keeper_metrics(found)
 
 
 @router.get(
@@ -108,35 +99,39 @@ async def _read(
     return found, dict(zip(names, stats, strict=True)), workers, failures
 
 
+def _gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
+    """Return the gauge `penstock_NAME` with a value for each tuple of labels."""
+    return _filled(GaugeMetricFamily(f"penstock_{name}", text, labels=labels), values)
+
+
+def _counter(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
+    """Return the counter `penstock_NAME` with a value for each tuple of labels."""
+    return _filled(CounterMetricFamily(f"penstock_{name}", text, labels=labels), values)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]) -> Metric:
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
 def _queue_metrics(queues: Mapping[str, QueueStats], settings: Settings) -> Iterable[Metric]:
     for name, text, figure in _QUEUE:
-        family = GaugeMetricFamily(f"penstock_queue_{name}", text, labels=["queue"])
-        for queue, stats in queues.items():
-            family.add_metric([queue], figure(stats))
-        yield family
-    family = GaugeMetricFamily("penstock_queue_wanted_workers", "Workers that the queue wants now.", labels=["queue"])
-    for queue, stats in queues.items():
-        family.add_metric([queue], stats.wanted_workers(settings.scaling, slots=settings.slots))
-    yield family
+        yield _gauge(f"queue_{name}", text, {(queue,): figure(stats) for queue, stats in queues.items()}, "queue")
+    wanted = {(queue,): stats.wanted_workers(settings.scaling, slots=settings.slots) for queue, stats in queues.items()}
+    yield _gauge("queue_wanted_workers", "Workers that the queue wants now.", wanted, "queue")
 
 
 def _job_metrics(found: Counts) -> Iterable[Metric]:
-    ended = CounterMetricFamily("penstock_jobs_ended", "Ended jobs.", labels=["model", "status"])
-    for labels, count in sorted(found.ended.items()):
-        ended.add_metric(labels, count)
-    yield ended
+    yield _counter("jobs_ended", "Ended jobs.", dict(sorted(found.ended.items())), "model", "status")
     phases = HistogramMetricFamily(
         "penstock_job_phase_seconds", "Seconds in each phase of ended jobs.", labels=["model", "phase"]
     )
     for labels, histogram in found.phases.items():
         phases.add_metric(labels, _buckets(histogram), histogram.sum_s)
     yield phases
-    lookups = CounterMetricFamily(
-        "penstock_cache_lookups", "Cache look-ups by ended jobs.", labels=["model", "cache", "outcome"]
-    )
-    for look_up, count in sorted(found.lookups.items()):
-        lookups.add_metric(look_up, count)
-    yield lookups
+    lookups = dict(sorted(found.lookups.items()))
+    yield _counter("cache_lookups", "Cache look-ups by ended jobs.", lookups, "model", "cache", "outcome")
 
 
 _USED = (
@@ -152,59 +147,37 @@ _USED = (
 def _usage_metrics(found: Counts) -> Iterable[Metric]:
     models = sorted({model for model, _ in found.ended})
     for measure, name, text, unit in _USED:
-        family = CounterMetricFamily(f"penstock_usage_{name}", text, labels=["model"])
-        for model in models:
-            family.add_metric([model], found.used.get((model, measure), 0) / unit)
-        yield family
+        used = {(model,): found.used.get((model, measure), 0) / unit for model in models}
+        yield _counter(f"usage_{name}", text, used, "model")
 
 
-def _device_metric(workers: Sequence[LiveWorker]) -> Metric:
-    shares: dict[str, list[float]] = {}
-    for state in (worker.state for worker in workers):
-        if state.device_busy is not None:
-            for queue in state.queues:
-                shares.setdefault(queue, []).append(state.device_busy)
-    text = "Share of the last minute in which the devices of the queue's live workers computed."
-    family = GaugeMetricFamily("penstock_queue_device_busy", text, labels=["queue"])
-    for queue, found in sorted(shares.items()):
-        family.add_metric([queue], fmean(found))
-    return family
-
-
-def _encoder_cache_metric(workers: Sequence[LiveWorker]) -> Metric:
+def _worker_metrics(workers: Sequence[LiveWorker], failures: Sequence[LoadFailure]) -> Iterable[Metric]:
+    busy: dict[str, list[float]] = {}
     kept: Counter[str] = Counter()
-    for worker in workers:
-        kept.update({m.name: m.encoder_cache_bytes for m in worker.state.models if m.encoder_cache_bytes is not None})
-    family = GaugeMetricFamily("penstock_encoder_cache_bytes", "Bytes of cached encodings.", labels=["model"])
-    for name, size_bytes in sorted(kept.items()):
-        family.add_metric([name], size_bytes)
-    return family
-
-
-def _load_metric(failures: Sequence[LoadFailure]) -> Metric:
+    for state in (worker.state for worker in workers):
+        for queue in state.queues if state.device_busy is not None else ():
+            busy.setdefault(queue, []).append(state.device_busy or 0.0)
+        kept.update({m.name: m.encoder_cache_bytes for m in state.models if m.encoder_cache_bytes is not None})
+    shares = {(queue,): fmean(found) for queue, found in sorted(busy.items())}
+    text = "Share of the last minute in which the devices of the queue's live workers computed."
+    yield _gauge("queue_device_busy", text, shares, "queue")
+    cached = {(model,): size_bytes for model, size_bytes in sorted(kept.items())}
+    yield _gauge("encoder_cache_bytes", "Bytes of cached encodings.", cached, "model")
+    machines = Counter(failure.model for failure in failures)
     text = "Machines on which the latest load of the model ended its process."
-    family = GaugeMetricFamily("penstock_model_load_failures", text, labels=["model"])
-    for name, machines in sorted(Counter(failure.model for failure in failures).items()):
-        family.add_metric([name], machines)
-    return family
+    yield _gauge("model_load_failures", text, {(model,): machines[model] for model in sorted(machines)}, "model")
 
 
-def _webhook_metrics(found: Counts) -> Iterable[Metric]:
-    tries = CounterMetricFamily("penstock_webhook_tries", "Webhook delivery tries.", labels=["outcome"])
-    for outcome, count in sorted(found.tries.items()):
-        tries.add_metric([outcome], count)
-    yield tries
-    yield GaugeMetricFamily("penstock_webhooks_waiting", "Webhook deliveries waiting.", found.waiting_webhooks)
-
-
-def _drop_metrics(found: Counts) -> Iterable[Metric]:
-    events = CounterMetricFamily("penstock_drop_events", "Object events of drop rules.", labels=["source", "outcome"])
-    for labels, count in sorted(found.drop_events.items()):
-        events.add_metric(labels, count)
-    yield events
-    yield GaugeMetricFamily(
-        "penstock_drop_events_waiting", "Object events that the keeper has not processed.", found.waiting_drop_events
-    )
+def _keeper_metrics(found: Counts) -> Iterable[Metric]:
+    tries = {(outcome,): count for outcome, count in sorted(found.tries.items())}
+    yield _counter("webhook_tries", "Webhook delivery tries.", tries, "outcome")
+    yield _gauge("webhooks_waiting", "Webhook deliveries waiting.", {(): found.waiting_webhooks})
+    events = dict(sorted(found.drop_events.items()))
+    yield _counter("drop_events", "Object events of drop rules.", events, "source", "outcome")
+    text = "Object events that the keeper has not processed."
+    yield _gauge("drop_events_waiting", text, {(): found.waiting_drop_events})
+    text = "Seconds since the oldest retention that is over ended; 0 while nothing is due."
+    yield _gauge("retention_lag_seconds", text, {(): found.retention_lag_s})
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -5,27 +5,129 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import AliasPath, BeforeValidator, Field
 
 from penstock.api.auth import Tenant
 from penstock.api.errors import problems
 from penstock.api.routes.jobs import log_submitted, retry_key
-from penstock.api.schemas.queues import (
-    DeadLetterList,
-    PurgeView,
-    QueueList,
-    QueueView,
-    RequeueView,
-    WorkerLineList,
-    WorkerList,
-)
+from penstock.api.schemas.jobs import JobView, Outgoing, Time
 from penstock.api.services import Api, Services
 from penstock.errors import JobGone, ObjectStoreUnavailable, UnknownJob, UnknownQueue, UnknownWorker
 from penstock.jobs import JobKey, QueueMode
 from penstock.storage.journal import journal, queue_modes
 from penstock.storage.redis import queues, workers
+
+
+class QueueView(Outgoing):
+    """A queue's depth and throughput, the signals for autoscaling."""
+
+    name: str
+    queued: int
+    running: int
+    oldest_age_s: float
+    throughput_per_s: float = Field(description="Recently succeeded jobs per second.")
+    workers: int = Field(description="Live workers: seen within about three polls and not stopped.")
+    slots: int
+    eta_s: float | None = Field(
+        description="Estimated seconds until the last waiting job ends (its `eta_seconds`). 0 without waiting jobs."
+    )
+    #: `paused`: workers get no jobs; `draining`: new jobs are rejected.
+    mode: QueueMode
+    #: Jobs that failed because their workers died too often, without the retried ones.
+    dead_letters: int
+    wanted_workers: int = Field(
+        description="Workers that the queue wants now, within the bounds of `scaling`: the lower one without work."
+    )
+
+
+class ServedModelView(Outgoing):
+    """A model that a worker serves."""
+
+    name: str
+    ready: bool
+    #: True while the weights are on the device.
+    loaded: bool
+    #: Prompts in its latest batch; null before the first.
+    batch_size: int | None
+    #: Bytes of cached image encodings; null without such a cache.
+    encoder_cache_bytes: int | None
+
+
+def _in_state(name: str) -> AliasPath:
+    return AliasPath("state", name)
+
+
+class WorkerView(Outgoing):
+    """A live worker, seen within about three polls. The worker reports all fields but `running`."""
+
+    id: str
+    host: str = Field(validation_alias=_in_state("host"))
+    #: Id of its process on the host; null from a release that does not report it.
+    pid: int | None = Field(validation_alias=_in_state("pid"))
+    #: `draining`: the worker claims no more jobs.
+    state: Annotated[
+        Literal["serving", "draining"], BeforeValidator(lambda draining: "draining" if draining else "serving")
+    ] = Field(validation_alias=_in_state("draining"))
+    queues: list[str] = Field(validation_alias=_in_state("queues"))
+    slots: int = Field(validation_alias=_in_state("slots"))
+    #: Jobs that the worker holds.
+    running: int
+    #: `cpu`, or the name of the accelerator.
+    device: str = Field(validation_alias=_in_state("device"))
+    models: list[ServedModelView] = Field(validation_alias=_in_state("models"))
+    started_at: Time = Field(validation_alias=_in_state("started_s"))
+
+
+class WorkerList(Outgoing):
+    """The workers, oldest first."""
+
+    workers: list[WorkerView]
+
+
+class WorkerLineView(Outgoing):
+    """A log line of a worker."""
+
+    #: Time by the worker's clock.
+    at: Time = Field(validation_alias="at_s")
+    level: str
+    #: The line, without secrets; of a traceback its last line.
+    text: str
+
+
+class WorkerLineList(Outgoing):
+    """The latest log lines of a worker, the oldest first."""
+
+    lines: list[WorkerLineView]
+
+
+class QueueList(Outgoing):
+    """The queues, sorted by name."""
+
+    queues: list[QueueView]
+
+
+class PurgeView(Outgoing):
+    """The number of canceled waiting jobs; `more` is true where jobs still wait."""
+
+    canceled: int
+    more: bool
+
+
+class DeadLetterList(Outgoing):
+    """Jobs that failed because their workers died too often, newest first."""
+
+    jobs: list[JobView]
+
+
+class RequeueView(Outgoing):
+    """The new jobs; `more` is true where dead letters remain."""
+
+    jobs: list[JobView]
+    more: bool
+
 
 #: Jobs of one purge or requeue. The response says if more remain.
 MAX_JOBS = 500
@@ -81,17 +183,7 @@ async def resume_queue(name: Queue, api: Api) -> QueueView:
 @router.post("/{name}/purge")
 async def purge_queue(name: Queue, api: Api, tenant: Tenant) -> PurgeView:
     """Cancel a queue's waiting jobs, at most 500 per call: repeat while `more` is true."""
-    keys = await api.jobs.run(queues.waiting(name, tenant, MAX_JOBS))
-    gate = asyncio.Semaphore(CONCURRENCY)
-
-    async def cancel(key: JobKey) -> bool:
-        async with gate:
-            try:
-                return (await api.journal.run(journal.cancel(key))).status.terminal
-            except (UnknownJob, JobGone):
-                return False
-
-    canceled = sum(await asyncio.gather(*map(cancel, keys)))
+    canceled = await cancel_waiting(api, name, tenant)
     left = await api.jobs.run(queues.waiting(name, tenant, 1))
     return PurgeView(canceled=canceled, more=len(left) > 0)
 
@@ -116,6 +208,21 @@ async def requeue_dead_letters(name: Queue, api: Api, tenant: Tenant) -> Requeue
         api.hints.send(name)
     left = await api.jobs.run(queues.dead_letters(name, tenant, 1))
     return RequeueView(jobs=[api.view(done.job) for done in retries], more=len(left) > 0)
+
+
+async def cancel_waiting(api: Services, queue: str, tenant: str, *, model: str | None = None) -> int:
+    """Cancel a tenant's waiting jobs of a queue, or of one model there, `MAX_JOBS` at most; return their number."""
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def cancel(key: JobKey) -> bool:
+        async with gate:
+            try:
+                return (await api.journal.run(journal.cancel(key))).status.terminal
+            except (UnknownJob, JobGone):
+                return False
+
+    keys = await api.jobs.run(queues.waiting(queue, tenant, MAX_JOBS, model=model))
+    return sum(await asyncio.gather(*map(cancel, keys)))
 
 
 async def _set_mode(api: Services, name: str, mode: QueueMode) -> QueueView:

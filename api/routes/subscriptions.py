@@ -35,11 +35,11 @@ from penstock.errors import (
     UnknownArtifact,
     UnknownSubscription,
 )
-from penstock.intake.addresses import check_url
 from penstock.intake.change_condition import parse_condition
 from penstock.intake.item_area import named_polygons
 from penstock.intake.item_filter import parse_filter
 from penstock.intake.item_inputs import job_input, maps_classes
+from penstock.intake.media import web_address
 from penstock.intake.submissions import check_input, check_receiver, servable
 from penstock.jobs import Artifact
 from penstock.storage.journal import subscriptions
@@ -170,7 +170,7 @@ async def _check(api: Services, wanted: Subscription) -> None:
     if wanted.every_s < least_s:
         raise InvalidRequest(errors=[Issue("/every", f"must be at least {least_s:g} s (min_subscription_every_s)")])
     try:
-        check_url(wanted.stac, settings.allowed_hosts, settings.fetch_any_public_host)
+        web_address(wanted.stac, tenant=wanted.key.tenant, settings=settings)
     except MediaRefused as error:
         raise InvalidRequest(errors=[Issue("/stac", _NOT_ALLOWED)]) from error
     if wanted.filter is not None:

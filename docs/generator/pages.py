@@ -20,13 +20,15 @@ from penstock.api.schemas.jobs import (
 )
 from penstock.api.schemas.provenance import InputView, MadeByModelView, OtherInputsView, ProvenanceView
 from penstock.config import Settings
-from penstock.config_tables import S3, DropRule, TenantLimits
+from penstock.config_tables import S3, AccessProfile, DropRule, Secret, TenantLimits
 from penstock.models import Limits, Model, Step
 from penstock.requests import JobRequest, WebhookRequest
 from penstock.scaling import ScalingBounds
 
 _PLACE = re.compile(r"^<!-- made: ([a-z0-9-]+) -->$", re.M)
-_IN_SETTINGS = {"S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs"}
+_IN_SETTINGS = {
+    "S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs", "AccessProfile": "access_profiles.name",
+}  # fmt: skip
 _IN_A_JOB = {
     "ProgressView": "progress.done", "PartsView": "parts.number", "OutputView": "output.text",
     "ArtifactView": "artifacts.name", "ErrorView": "error.code", "JobLinksView": "links.self",
@@ -46,6 +48,10 @@ MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
         "settings-s3": lambda: Sections(env_prefix="PENSTOCK_S3__", prefix="s3.").of(S3),
         "settings-scaling": lambda: Sections(env_prefix="PENSTOCK_SCALING__", prefix="scaling.").of(ScalingBounds),
         "settings-tenant": lambda: Sections(prefix="tenants.").of(TenantLimits),
+        "settings-access": lambda: Sections(
+            prefix="access_profiles.", links={"Secret": "access_profiles.secret.env"}
+        ).of(AccessProfile),
+        "settings-secret": lambda: Sections(prefix="access_profiles.secret.").of(Secret),
         "drop-rule": lambda: Sections().of(DropRule),
         "model": lambda: Sections(links={"Limits": "limits.max_bytes", "Step": "post_processors.use"}).of(Model),
         "limits": lambda: Sections(prefix="limits.").of(Limits),

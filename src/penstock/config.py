@@ -11,10 +11,10 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -23,13 +23,14 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from penstock.config_tables import S3, DropRule, StoreAddress, Tenant, TenantLimits
+from penstock.config_tables import S3, AccessProfile, DropRule, StoreAddress, Tenant, TenantLimits
 from penstock.errors import ConfigError
 from penstock.json_body import toml_complaint, wrong_fields
 from penstock.multipart import MIN_PART_BYTES
 from penstock.scaling import ScalingBounds
 
 _NO_LIMITS = TenantLimits()
+NamedT = TypeVar("NamedT", DropRule, AccessProfile)
 
 
 class Settings(BaseSettings):
@@ -85,6 +86,8 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     #: Permission for jobs to name media on every public host, not only on `allowed_hosts`.
     fetch_any_public_host: bool = False
+    #: Ways to read files of hosts and buckets that want credentials; see the reference of access profiles below.
+    access_profiles: tuple[AccessProfile, ...] = ()
     #: Bytes a second that a server on the web must send, on average over 30 s in which a worker waits for it; a slower
     #: server ends the attempt with `fetch_failed`, and the job is tried again. 0 = no limit. Slow lines send many times
     #: the default; a server that drips, to hold a worker, sends less.
@@ -211,21 +214,21 @@ class Settings(BaseSettings):
     #: Start on a Redis without durable storage with a warning, instead of refusing to start.
     dev: bool = False
 
-    @field_validator("drops", mode="before")
+    @field_validator("drops", "access_profiles", mode="before")
     @classmethod
-    def _are_a_list(cls, drops: Any) -> Any:
-        if isinstance(drops, Mapping):
-            raise ValueError("drop rules are a list: write [[drops]], with double brackets")  # noqa: TRY004
-        return drops
+    def _are_a_list(cls, found: Any, info: ValidationInfo) -> Any:
+        if isinstance(found, Mapping):
+            raise ValueError(f"this is a list: write [[{info.field_name}]], with double brackets")  # noqa: TRY004
+        return found
 
-    @field_validator("drops")
+    @field_validator("drops", "access_profiles")
     @classmethod
-    def _named_once(cls, drops: tuple[DropRule, ...]) -> tuple[DropRule, ...]:
-        names = [rule.name for rule in drops]
+    def _named_once(cls, found: tuple[NamedT, ...]) -> tuple[NamedT, ...]:
+        names = [each.name for each in found]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"two rules have the name {name!r}")
-        return drops
+                raise ValueError(f"two have the name {name!r}")
+        return found
 
     @field_validator("allowed_hosts")
     @classmethod

@@ -1,9 +1,12 @@
-"""The tables of the settings: drop rules, the limits of single tenants, and the S3 service."""
+"""The tables of the settings: drop rules, the limits of single tenants, the S3 service, access profiles."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -17,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.errors import ConfigError
 from penstock.json_body import require_json
 
 Tenant = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -156,3 +160,127 @@ class S3(BaseModel):
         if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             raise ValueError(f"{url!r} is not http(s)://host:port")
         return url
+
+
+class Secret(BaseModel):
+    """A secret that the settings name and do not hold: it is read each time that it is used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Environment variable that holds the secret.
+    env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    #: File that holds the secret, without the white space at its ends.
+    file: Path | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Secret:
+        if (self.env is None) == (self.file is None):
+            raise ValueError('write { env = "VARIABLE" } or { file = "/path" }')
+        return self
+
+    def read(self) -> str:
+        """Return the secret; raise `ConfigError`, which names its place, if it is missing or no line of ASCII."""
+        if self.file is not None:
+            place = f"the file {self.file}"
+            try:
+                text = self.file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{place} cannot be read ({type(error).__name__})") from None
+        else:
+            place = f"the environment variable {self.env}"
+            text = os.environ.get(self.env or "", "").strip()
+        if not text:
+            raise ConfigError(f"{place} is {'not set' if self.file is None else 'empty'}")
+        if not _ONE_LINE.fullmatch(text):
+            raise ConfigError(f"{place} holds more than one line of ASCII")
+        return text
+
+
+_ONE_LINE: Final = re.compile(r"[\x20-\x7e]+")
+AccessKind = Literal["bearer", "basic", "header", "query", "planetary-computer", "earthdata", "s3"]
+#: Fields that a kind of access profile needs, and those that it may have besides them.
+_NEEDS: Final[Mapping[AccessKind, tuple[frozenset[str], frozenset[str]]]] = {
+    "bearer": (frozenset({"hosts", "secret"}), frozenset()),
+    "basic": (frozenset({"hosts", "username", "secret"}), frozenset()),
+    "header": (frozenset({"hosts", "header", "secret"}), frozenset()),
+    "query": (frozenset({"hosts", "parameter", "secret"}), frozenset()),
+    "planetary-computer": (frozenset({"hosts"}), frozenset({"secret", "service_url"})),
+    "earthdata": (frozenset({"hosts", "secret"}), frozenset({"username", "service_url"})),
+    "s3": (
+        frozenset({"buckets"}),
+        frozenset({"access_key_id", "secret", "service_url", "region", "requester_pays", "unsigned"}),
+    ),
+}
+_SERVICES: Final[Mapping[AccessKind, str]] = {
+    "planetary-computer": "https://planetarycomputer.microsoft.com/api/sas/v1/token",
+    "earthdata": "https://urs.earthdata.nasa.gov",
+}
+#: A host, or `*.` and a domain of two names or more; a port.
+_HOSTS: Final = r"^(\*\.[a-z0-9_-]+\.[a-z0-9_-]+|[a-z0-9_-]+|\[[0-9a-f:.]+\])(\.[a-z0-9_-]+)*(:[0-9]{1,5})?$"
+_BUCKETS: Final = r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9*]$"
+
+
+class AccessProfile(BaseModel):
+    """The way to read files of some hosts or buckets that want credentials."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Name of the profile, shown in errors.
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+    #: Scheme of the credentials.
+    kind: AccessKind
+    #: Hosts of the files, except for `s3`: `data.example.org`, `*.example.org` or `data.example.org:8443`. Tenants of
+    #: the profile may name files there; hosts that are not public must stand in `allowed_hosts`, too.
+    hosts: tuple[Annotated[str, Field(pattern=_HOSTS)], ...] = ()
+    #: Buckets of the files, for `s3`: `usgs-landsat` or `sentinel-*`. Tenants of the profile may name objects there.
+    buckets: tuple[Annotated[str, Field(pattern=_BUCKETS)], ...] = ()
+    #: Tenants whose jobs may use the profile; empty = all. A profile that names a tenant comes before one for all.
+    tenants: tuple[Tenant, ...] = ()
+    #: The token, password, value or secret key, as `{ env = "VARIABLE" }` or `{ file = "/path" }`. For
+    #: `planetary-computer` a subscription key, which is optional; for `earthdata` a token, or the password of
+    #: `username`.
+    secret: Secret | None = None
+    #: User of `basic` and `earthdata`.
+    username: Annotated[str, Field(pattern=r"^[\x21-\x39\x3b-\x7e]{1,200}$")] | None = None
+    #: Name of the header that `header` sends, such as `X-API-Key`.
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$")] | None = None
+    #: Name of the parameter that `query` adds to the address.
+    parameter: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")] | None = None
+    #: Address of the service behind the profile: of the tokens of `planetary-computer`, of the login of `earthdata`, of
+    #: the endpoint of `s3`. None = that of Microsoft, of NASA, of AWS.
+    service_url: str | None = None
+    #: Access key of `s3`; None = boto3's own search.
+    access_key_id: str | None = None
+    #: Region in the signatures of `s3`.
+    region: str = "us-east-1"
+    #: True if the reader pays for the transfer from the buckets of `s3`.
+    requester_pays: bool = False
+    #: True for public buckets, which are read without a signature.
+    unsigned: bool = False
+
+    @field_validator("service_url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+            raise ValueError(f"{url!r} is not http(s)://host:port")
+        return url
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> AccessProfile:
+        needed, possible = _NEEDS[self.kind]
+        fields = type(self).model_fields.items()
+        given = {name for name, field in fields if getattr(self, name) != field.default}
+        if missing := sorted(needed - given):
+            raise ValueError(f"a profile of kind {self.kind!r} needs {' and '.join(missing)}")
+        if foreign := sorted(given - needed - possible - {"name", "kind", "tenants"}):
+            raise ValueError(f"a profile of kind {self.kind!r} has no {' or '.join(foreign)}")
+        if self.kind == "s3" and (self.access_key_id is None) != (self.secret is None):
+            raise ValueError("access_key_id and secret belong together")
+        if self.unsigned and (self.secret is not None or self.requester_pays):
+            raise ValueError("unsigned requests have neither keys nor a reader who pays")
+        return self
+
+    @property
+    def service(self) -> str:
+        """The address of the service behind the profile, with the default applied; empty if the kind has none."""
+        return (self.service_url or _SERVICES.get(self.kind, "")).rstrip("/")

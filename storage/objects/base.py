@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import quote
 
-from penstock.errors import FetchFailed
+from penstock.errors import FetchFailed, ObjectStoreUnavailable
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 #: Largest chunk that `read` yields.
 CHUNK_BYTES = 1 << 20
+
+
+class ObjectStoreRefused(ObjectStoreUnavailable):
+    """The object store does not answer."""
+
+    #: It answers that the credentials have no access, which its `detail` says.
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,14 @@ def open_store(url: str, settings: Settings, *, passed_over: Callable[[str], Non
     raise ConfigError(f"{url!r} is neither s3://bucket nor file:///folder")
 
 
+def open_bucket(bucket: str, s3: S3, *, requester_pays: bool = False, unsigned: bool = False) -> ObjectStore:
+    """Return the store of a bucket at an S3 service with credentials of its own; sends no request."""
+    from penstock.storage.objects.s3 import S3Store
+
+    client, presigner = _clients(s3, requester_pays, unsigned)
+    return S3Store(client, presigner, bucket)
+
+
 def open_own_store(settings: Settings) -> ObjectStore:
     """Return the service's object store, for a process of the service.
 
@@ -84,8 +92,11 @@ def _read_secret(store: ObjectStore, key: str) -> str:
     return str(json.loads(store.get_bytes(key, limit_bytes=_SECRET_LIMIT_BYTES))["secret"])
 
 
-@lru_cache(maxsize=8)
-def _clients(s3: S3) -> tuple[S3Client, S3Client]:
+@lru_cache(maxsize=32)
+def _clients(s3: S3, requester_pays: bool = False, unsigned: bool = False) -> tuple[S3Client, S3Client]:
     from penstock.storage.objects.s3 import s3_client
 
-    return s3_client(s3), s3_client(s3, checksums=False)
+    return (
+        s3_client(s3, requester_pays=requester_pays, unsigned=unsigned),
+        s3_client(s3, checksums=False, requester_pays=requester_pays, unsigned=unsigned),
+    )

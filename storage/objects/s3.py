@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
+from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -34,6 +35,7 @@ from penstock.storage.objects.base import (
     DEFAULT_CONTENT_TYPE,
     Fetched,
     ObjectInfo,
+    ObjectStoreRefused,
     PresignedPut,
     StoredPart,
     content_disposition,
@@ -58,17 +60,24 @@ _DELETE_AT_A_TIME = 1000
 
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 _FULL = frozenset({"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientCapacity"})
+_REFUSED = frozenset({
+    "AccessDenied", "AllAccessDisabled", "401", "403", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
+    "SignatureDoesNotMatch",
+})  # fmt: skip
 _CONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
 
 
-def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client:
+def s3_client(
+    s3: S3, *, checksums: bool = True, tries: int = TRIES, requester_pays: bool = False, unsigned: bool = False
+) -> S3Client:
     """Return a client with short timeouts; safe to share between threads.
 
     With `checksums`, uploads have the checksums of the settings; without, only those that the protocol requires: a
-    presigned link cannot contain the checksum of its future body.
+    presigned link cannot contain the checksum of its future body. With `requester_pays`, the reader pays for transfers;
+    `unsigned` requests are for public buckets.
     """
     config = Config(
-        signature_version="s3v4",
+        signature_version=UNSIGNED if unsigned else "s3v4",
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
         retries={"mode": "standard", "total_max_attempts": tries},
@@ -90,11 +99,17 @@ def s3_client(s3: S3, *, checksums: bool = True, tries: int = TRIES) -> S3Client
     # botocore loops for ever when a connection ends within the head of `100 Continue` (AWSConnection's
     # _consume_headers, 1.44), and parses the answer after a refusal wrongly (boto/botocore#3755).
     client.meta.events.register_last("before-call.s3", _expect_nothing)
+    if requester_pays:
+        client.meta.events.register_last("before-call.s3", _pay)
     return client
 
 
 def _expect_nothing(params: dict[str, Any], **_: object) -> None:
     params["headers"].pop("Expect", None)
+
+
+def _pay(params: dict[str, Any], **_: object) -> None:
+    params["headers"]["x-amz-request-payer"] = "requester"
 
 
 class S3Store:
@@ -369,7 +384,8 @@ def _translated(key: str, *, conflict: type[PenstockError] = ObjectStoreUnavaila
             raise conflict from error
         if code in _FULL:
             raise ObjectStoreFull(f"the object store is full ({code}); free space or raise its quota") from error
-        raise ObjectStoreUnavailable(f"the object store answers {code}") from error
+        kind = ObjectStoreRefused if code in _REFUSED else ObjectStoreUnavailable
+        raise kind(f"the object store answers {code}") from error
     # botocore follows redirects of a server that always answers 301 until the stack ends, and treats an answer that was
     # cut off in its head as a success without headers.
     except (BotoCoreError, RecursionError, KeyError) as error:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.formats import BESIDE, beside, inside, known
-from penstock.observation.recent import RecentLine
+from penstock.observation.listening import RecentLine
 from penstock.storage.redis.fields import MICRO, dump, us
 from penstock.storage.redis.scripts import Command, query
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from penstock.cli.samples import FILES, write_file
 from penstock.client import Client, Result
-from penstock.local.sample_files import FILES, write_file
 from penstock.local.sample_models import KINDS as SAMPLES
 from penstock.local.sample_models import write_sample
 from tests.support.browser import overflow_px, tab, visit

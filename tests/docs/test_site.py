@@ -14,6 +14,7 @@ import pytest
 import typer.main
 from pydantic import BaseModel
 
+from docs.generator import openapi
 from docs.generator.comments import Undocumented
 from docs.generator.facades import facade_routes
 from docs.generator.fields import Sections
@@ -22,7 +23,6 @@ from docs.generator.repository import relinked
 from docs.generator.schema import words
 from docs.generator.states import TRANSITIONS
 from penstock import client
-from penstock.api import openapi
 from penstock.api.errors import STATUS
 from penstock.api.schemas.jobs import (
     ArtifactView,

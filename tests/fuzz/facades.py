@@ -21,7 +21,7 @@ from penstock.api.facades.openai.images import ImagesRequest
 from penstock.api.facades.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from penstock.api.facades.pooling.forms import PoolingRequest
 from penstock.api.facades.pooling.scoring import ClassifyRequest, RerankRequest, ScoreRequest
-from penstock.api.facades.runpod.answers import RunRequest
+from penstock.api.facades.runpod.routes import RunRequest
 
 _V1 = "/openai/v1"
 _RUNPOD = "/runpod/v2/{endpoint}"

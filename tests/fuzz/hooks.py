@@ -14,6 +14,8 @@ from schemathesis import Case, CheckContext, GenerationMode, HookContext, Respon
 from schemathesis.core.parameters import ParameterLocation
 from schemathesis.generation.meta import TestPhase
 
+from tests.fuzz.links import with_links
+
 #: Set while the job store is down: nothing that needs it may look as if it worked.
 DOWN = bool(os.environ.get("PENSTOCK_FUZZ_DOWN"))
 #: Set where nobody has a key and everything but what is open asks for one.
@@ -29,6 +31,12 @@ _ALONE = {
 }  # fmt: skip
 #: Held open for a minute, unless told otherwise.
 _EXECUTE = "POST /ogc/processes/{process_id}/execution"
+
+
+@schemathesis.hook
+def before_load_schema(context: HookContext, raw_schema: dict[str, Any]) -> None:  # noqa: ARG001
+    """Add the links that chains of requests follow."""
+    with_links(raw_schema)
 
 
 @schemathesis.hook

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import SecretStr
 
-from penstock.api import description, openapi
+from docs.generator import openapi
 from penstock.api.app import create_app
 from penstock.config import Settings
 from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.records import AsyncJobStore
+from tests.fuzz.links import LINKS, with_links
 from tests.support.service import ECHO, Service
 from tests.support.valkey import ValkeyProcess
 
@@ -131,6 +133,7 @@ def test_the_description_in_the_repository_is_the_apis() -> None:
 
 
 def test_every_link_leads_from_an_operation_to_parameters_of_another(document: dict[str, Any]) -> None:
+    document = with_links(deepcopy(document))
     operations = [operation for verbs in document["paths"].values() for operation in verbs.values()]
     parameters = {op["operationId"]: {p["name"] for p in op.get("parameters", ())} for op in operations}
     assert len(parameters) == len(operations)
@@ -145,7 +148,7 @@ def test_every_link_leads_from_an_operation_to_parameters_of_another(document: d
     ].keys()
     for link in found:
         assert set(link["parameters"]) <= parameters[link["operationId"]]
-    assert set(description.LINKS) <= set(parameters)
+    assert set(LINKS) <= set(parameters)
 
 
 async def test_a_submit_is_described_with_both_its_answers_and_a_problem_as_it_is(

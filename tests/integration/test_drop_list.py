@@ -36,7 +36,16 @@ async def test_the_service_is_asked_for_its_rules(
         await service.jobs.run(note_pass("inbox", Pass(found=3, waiting=2, failed=1, took_s=0.1)))
         shown = await penstock("drops")
         assert shown.exit_code == 0, shown.stderr
-        assert shown.stdout.splitlines()[1].split() == ["inbox", f"{inbox.as_uri()}/in/", "echo", "3", "2", "1"]
+        assert shown.stdout.splitlines()[1].split() == [
+            "inbox",
+            f"{inbox.as_uri()}/in/",
+            "echo",
+            "listing",
+            "3",
+            "2",
+            "1",
+            *["0", "s", "ago,", "took", "0.1", "s"],
+        ]
         told = json.loads((await penstock("drops", "--json")).stdout)
         assert (told["rules"][0]["name"], told["rules"][0]["last_pass"]["found"]) == ("inbox", 3)
     away = await penstock("drops")

@@ -14,7 +14,7 @@ from penstock.intake.local_media import LocalMedia
 from penstock.intake.media import fetch_media, upload_key
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
-from tests.support.ceph import Ceph
+from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph
 from tests.support.web_server import Server, reply
 
 
@@ -123,3 +123,20 @@ def test_a_bucket_is_read_where_it_is_allowed(ceph: Ceph, store: ObjectStore, tm
         fetch(f"s3://{bucket}/in/nothing.tif", tmp_path, store, settings)
     with pytest.raises(MediaRefused):
         fetch(f"s3://{closed}/in/a.tif", tmp_path, store, settings)
+
+
+def test_a_bucket_is_read_with_the_keys_of_its_access_profile(ceph: Ceph, store: ObjectStore, tmp_path: Path) -> None:
+    bucket, secret = ceph.bucket(), tmp_path / "secret"
+    open_store(f"s3://{bucket}", Settings(s3=ceph.s3)).put_bytes("a.tif", b"II*", content_type="image/tiff")
+    keys = {"access_key_id": ACCESS_KEY, "secret": {"file": str(secret)}}
+    profile = {"name": "theirs", "kind": "s3", "buckets": [bucket], "service_url": ceph.s3.endpoint_url, **keys}
+    settings = Settings(access_profiles=[{**profile, "tenants": ["acme"]}])
+    secret.write_text(SECRET_KEY)
+    assert fetch(f"s3://{bucket}/a.tif", tmp_path, store, settings).path.read_bytes() == b"II*"
+    with pytest.raises(MediaNotFound):
+        fetch(f"s3://{bucket}/gone.tif", tmp_path, store, settings)
+    with pytest.raises(MediaRefused, match="s3_input_buckets"):
+        fetch(f"s3://{bucket}/a.tif", tmp_path, store, settings, tenant="other")
+    secret.write_text("wrong")
+    with pytest.raises(MediaRefused, match=r"access profile 'theirs' .*SignatureDoesNotMatch"):
+        fetch(f"s3://{bucket}/a.tif", tmp_path, store, settings)

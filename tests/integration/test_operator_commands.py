@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import InvalidInput
 from penstock.jobs import State
-from penstock.observation.recent import RecentLine
+from penstock.observation.listening import RecentLine
 from penstock.storage.redis import workers
 from penstock.storage.redis.job_logs import store_lines
 from penstock.storage.redis.records import Outcome

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.api.facades.runpod.routes import MAX_PURGED
+from penstock.api.routes.queues import MAX_JOBS
 from penstock.errors import MediaUnreadable
 from penstock.jobs import State
 from penstock.storage.redis.records import Outcome
@@ -166,12 +166,12 @@ async def test_a_failed_job_has_its_error_and_a_wrong_input_is_400(face: Facing)
 
 @pytest.mark.breadth
 async def test_a_purge_reaches_a_models_jobs_behind_those_of_others(face: Facing) -> None:
-    for n in range(0, MAX_PURGED, 100):
+    for n in range(0, MAX_JOBS, 100):
         await asyncio.gather(*(face.service.submit() for _ in range(n, n + 100)))
     http, base = face.service.http, "/runpod/v2/writer"
     await http.post(f"{base}/run", json={"input": {"prompt": "a"}})
     assert (await http.post(f"{base}/purge-queue")).json() == {"removed": 1, "status": "completed"}
-    assert (await face.service.http.get("/v1/queues/default")).json()["queued"] == MAX_PURGED
+    assert (await face.service.http.get("/v1/queues/default")).json()["queued"] == MAX_JOBS
 
 
 async def test_a_result_without_a_text_is_one_piece(face: Facing) -> None:

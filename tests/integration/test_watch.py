@@ -124,7 +124,7 @@ async def test_a_worker_says_what_it_is_and_the_store_how_much_it_runs(service: 
     [worker] = (await service.http.get("/v1/workers")).json()["workers"]
     assert datetime.fromisoformat(worker.pop("started_at")) == datetime.fromtimestamp(STATE.started_s, UTC)
     assert worker == {
-        "id": "w", "host": "gpu-1", "state": "serving", "queues": ["default"], "slots": 2, "running": 2,
+        "id": "w", "host": "gpu-1", "pid": None, "state": "serving", "queues": ["default"], "slots": 2, "running": 2,
         "device": "NVIDIA H100", "models": [
             {"name": "echo", "ready": True, "loaded": True, "batch_size": 16, "encoder_cache_bytes": None}
         ],

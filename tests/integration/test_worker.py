@@ -16,7 +16,7 @@ from penstock.config import Settings
 from penstock.intake.media import upload_key
 from penstock.jobs import Job, JobKey, State, Submission
 from penstock.models import CatalogueEntry, Model
-from penstock.observation.recent import RecentLines
+from penstock.observation.listening import RecentLines
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
 from penstock.storage.objects.base import ObjectStore

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from penstock.cli.samples import FILES, write_file
 from penstock.errors import ConfigError
-from penstock.local.sample_files import FILES, write_file
 from penstock.models import Limits
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.speech.recording import read_audio

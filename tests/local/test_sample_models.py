@@ -14,9 +14,9 @@ import pytest
 from penstock import Engine
 from penstock.cli.main import app
 from penstock.cli.params import assign_texts, means_texts, parse_params
-from penstock.client.file_fields import assign_files
+from penstock.cli.samples import FILES, write_file
+from penstock.client.local_files import assign_files
 from penstock.errors import ConfigError
-from penstock.local.sample_files import FILES, write_file
 from penstock.local.sample_models import KINDS, write_sample
 from tests.support.command_line import Shell
 from tests.support.doc_pages import blocks

@@ -11,7 +11,7 @@ from penstock.catalogue.records import read_catalogue
 from penstock.cli.tuning import size_bytes
 from penstock.errors import ConfigError, ModelUnavailable
 from penstock.local import trials
-from penstock.local.record_edits import edited, file_of, write
+from penstock.local.ready import edited, file_of, write
 from penstock.local.trials import Tiles, has_bfloat16, has_threads, measure, space_of
 from penstock.local.tuning import tuned
 from penstock.models import Model

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import floor
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -111,14 +112,14 @@ def begin(subscription: Subscription) -> Progress:
 
 
 def window_of(subscription: Subscription, progress: Progress, at: float) -> TimeRange:
-    """Return the range of item times to look at, at the time `at`."""
+    """Return the range of item times to look at, at the time `at`. It ends with a whole second, as searches do."""
     start = max(subscription.since_s, progress.cursor_s - subscription.look_back_s)
-    return TimeRange(start, max(start, min(at, progress.cursor_s + STEP_S)))
+    return TimeRange(start, max(start, floor(min(at, progress.cursor_s + STEP_S))))
 
 
 def is_behind(progress: Progress, window: TimeRange, at: float) -> bool:
     """Return True if the rest of a backfill, or of an outage, can be looked at at once."""
-    return progress.waiting is None and window.end_s < at and progress.cursor_s == window.end_s
+    return progress.waiting is None and window.end_s < floor(at) and progress.cursor_s == window.end_s
 
 
 def plan(

@@ -39,7 +39,6 @@ from penstock.intake.item_area import NamedPolygon, named_polygons, overlaps
 from penstock.intake.item_filter import why_not
 from penstock.intake.item_inputs import job_input
 from penstock.intake.references import check_reference
-from penstock.intake.stac_search import Search, StacSearches, bounding_box
 from penstock.intake.submissions import Origin, examine, servable, submission_to
 from penstock.jobs import TERMINAL, Job, JobKey
 from penstock.jobs import Submission as JobSubmission
@@ -57,7 +56,6 @@ from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import catalogues, records
 from penstock.storage.redis.fields import dump
 from penstock.storage.redis.records import QueueLimits
-from penstock.storage.spool import own_folder
 from penstock.workers.keeper.subscription_plan import (
     Fate,
     FoundItem,
@@ -250,9 +248,12 @@ class SubscriptionPolls:
         """Return the progress after a look at the catalogue, whose jobs are submitted."""
         window = window_of(subscription, progress, at)
         polygons = named_polygons(subscription.area) if subscription.area is not None else ()
-        search = Search(
-            subscription.stac, subscription.collections, window.start_s, window.end_s,
-            bounding_box([each.geometry for each in polygons]), subscription.filter,
+        from penstock.intake.stac_search import StacSearch, StacSearches, together  # here: the library is slow to load
+
+        start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
+        search = StacSearch(
+            subscription.stac, subscription.collections, together([each.geometry for each in polygons]), start, end,
+            subscription.filter,
         )  # fmt: skip
         listing, ends_s = Listing(progress), time.monotonic() + LOOK_S
 
@@ -262,11 +263,14 @@ class SubscriptionPolls:
             if time.monotonic() > ends_s:
                 raise FetchFailed(f"the catalogue did not list everything within {LOOK_S:.0f} s")
 
+        def take(document: Mapping[str, Any]) -> bool:
+            """Add an item to the listing; nothing is left for the search to return."""
+            if (item := found_item(subscription, polygons, document)) is not None:
+                listing.add(item)
+            return False
+
         try:
-            with own_folder(self.settings.spool_dir) as folder:
-                for each in StacSearches(self.guard, folder, self.pause, check).items(search):
-                    if (item := found_item(subscription, polygons, each)) is not None:
-                        listing.add(item)
+            StacSearches(self.guard, subscription.key.tenant, self.pause, check).items(search, passes=take)
         except PenstockError as error:
             if self._closing.is_set():
                 raise  # nothing is stored: the next keeper looks anew

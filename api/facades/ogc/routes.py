@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 
 from penstock.api.auth import Key, Tenant
 from penstock.api.body import json_body, read_model
-from penstock.api.connection import turn, while_connected
+from penstock.api.connection import while_connected
 from penstock.api.errors import problems
 from penstock.api.facades.ogc import execution, processes, results
 from penstock.api.facades.ogc.errors import failure_response
@@ -34,17 +34,17 @@ from penstock.api.facades.ogc.schemas import (
 from penstock.api.query import CURSOR, NAME_CHARS, JobQuery
 from penstock.api.routes import jobs
 from penstock.api.services import Api, Services
-from penstock.api.submissions import Examination, examine_large, submission
-from penstock.api.tracing import joins, traceparent
+from penstock.api.tracing import traceparent
 from penstock.errors import InputError, InvalidRequest, Issue
 from penstock.intake import ogc
 from penstock.intake.ogc import JSON_TYPE, RELATION
 from penstock.intake.submissions import Origin, check_receiver, servable
-from penstock.jobs import Job, JobKey, Status, Submission
-from penstock.json_body import is_small_value
+from penstock.jobs import Job, JobKey, Status
+from penstock.json_body import Document, is_small_value
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 from penstock.storage.journal import journal
+from penstock.storage.redis.records import Submitted
 
 _SPEC = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf/"
 #: Conformance classes. Missing: `html` (no pages), `oas30` (OpenAPI is 3.1), `job-list` (some filters).
@@ -142,15 +142,7 @@ async def execute_process(
     """Execute a process: return its results, or 201 and the job where it takes longer than the wait."""
     body = await read_model(request, api, ExecuteRequest)
     key = JobKey(tenant, str(uuid_utils.uuid7()))
-    joins(request, key)
-    origin = Origin(traceparent(request.headers))
-    prepared = await _prepare_large(request, api, key, process_id, body.value)
-    async with turn(request, api.concurrency, tenant):
-        jobs.raise_recent_refusal(api, tenant)
-        checked = await _submission(
-            api, key, process_id, body.value, fingerprint=body.fingerprint, origin=origin, prepared=prepared
-        )
-        done = await jobs.submit_checked(api, checked)
+    done = await _submit(request, api, key, process_id, body)
     wait_s, applied = wait_preference(prefer)
     job = await jobs.wait_for_end(api, key, wait_s) if wait_s else done.job
     answer = await _results(api, job, request) if job.status.terminal else _created(api, job)
@@ -231,54 +223,34 @@ def wait_preference(prefer: str | None) -> tuple[float, str | None]:
     return (0, "respond-async") if words else (jobs.MAX_WAIT_S, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """The job request of a large execute request, by its process' entry in the catalogue."""
-
-    entry: CatalogueEntry
-    job: JobRequest
-    examination: Examination | None
-
-
-async def _prepare_large(
-    request: Request, api: Services, key: JobKey, process_id: str, wanted: ExecuteRequest
-) -> _Prepared | None:
-    """Translate and examine a large execute request outside of this process; None for a small one."""
-    if is_small_value(wanted.inputs):
-        return None
-    catalogue = await api.models.read(process_id)
-    entry = servable(process_id, catalogue, key.id)
-    size_bytes = api.settings.body_limit_bytes(key.tenant)
-    work = api.isolation.run(key.tenant, size_bytes, execution.job_request, entry, wanted)
-    job = await while_connected(request, work)
-    return _Prepared(entry, job, await examine_large(request, api, key, job))
-
-
-async def _submission(
-    api: Services,
-    key: JobKey,
-    process_id: str,
-    wanted: ExecuteRequest,
-    *,
-    fingerprint: str,
-    origin: Origin,
-    prepared: _Prepared | None,
-) -> Submission:
-    """Return a checked execute request as a submission. Error pointers refer to the execute request."""
-    catalogue = await api.models.read(process_id)
-    entry = servable(process_id, catalogue, key.id)
-    is_current = prepared is not None and prepared.entry == entry
-    job = prepared.job if prepared and is_current else execution.job_request(entry, wanted)
-    examination = prepared.examination if prepared and is_current else None
-    hook = execution.webhook(wanted.subscriber)
+async def _submit(
+    request: Request, api: Services, key: JobKey, process_id: str, body: Document[ExecuteRequest]
+) -> Submitted:
+    """Submit the job of an execute request. Error pointers refer to the execute request."""
+    wanted, entry = body.value, servable(process_id, await api.models.read(process_id), key.id)
+    job = await _job_request(request, api, key, entry, wanted)
     for field, url in (wanted.subscriber.model_dump(exclude_none=True) if wanted.subscriber else {}).items():
         check_receiver(url, api.settings, f"/subscriber/{field}")
+    hook, answer = execution.webhook(wanted.subscriber), execution.requested_outputs(entry, wanted)
     try:
-        checked = await submission(api, key, job, fingerprint=fingerprint, origin=origin, examination=examination)
+        return await jobs.submit(
+            request, api, key, job, body.fingerprint, repeatable=False, origin=Origin(traceparent(request.headers)),
+            completed=lambda checked: replace(checked, webhook=hook, facade=answer.to_facade()),
+        )  # fmt: skip
     except (InvalidRequest, InputError) as error:
         places = [execution.in_execute_request(issue) for issue in error.errors]
         raise type(error)(error.detail, errors=places, retry_after_s=error.retry_after_s) from error
-    return replace(checked, webhook=hook, facade=execution.requested_outputs(entry, wanted).to_facade())
+
+
+async def _job_request(
+    request: Request, api: Services, key: JobKey, entry: CatalogueEntry, wanted: ExecuteRequest
+) -> JobRequest:
+    """Translate an execute request; a large one outside of this process."""
+    if is_small_value(wanted.inputs):
+        return execution.job_request(entry, wanted)
+    size_bytes = api.settings.body_limit_bytes(key.tenant)
+    work = api.isolation.run(key.tenant, size_bytes, execution.job_request, entry, wanted)
+    return await while_connected(request, work)
 
 
 async def _results(api: Services, job: Job, request: Request) -> Response:

@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.datastructures import FormData, UploadFile
 
-from penstock.api.facades.calls import Call, CurrentCall
+from penstock.api.facades.calls import Call, CurrentCall, store_file
 from penstock.api.facades.capabilities import Capability
-from penstock.api.facades.media import store_file
 from penstock.api.facades.openai.answers import JobResult
-from penstock.api.facades.openai.requests import Body, ModelName
+from penstock.api.facades.openai.requests import Body, ModelName, invalid
 from penstock.api.forms import FRAME_BYTES, read_form
 from penstock.errors import InvalidRequest, Issue
 from penstock.json_body import fingerprint, validated
@@ -29,6 +28,8 @@ router = APIRouter(prefix="/openai/v1/audio", tags=["facades"], include_in_schem
 
 class AudioRequest(Body):
     """The form fields of `POST /v1/audio/transcriptions` and `/translations`, without the file."""
+
+    model_config = ConfigDict(frozen=True, strict=False)
 
     model: ModelName
     language: str | None = None
@@ -58,19 +59,17 @@ def read_audio(form: FormData, task: Task) -> AudioRequest:
     """Return a form's request; raise `InvalidRequest`, also for unsupported fields that would change the result."""
     single = AudioRequest.model_fields.keys() - {"timestamp_granularities"}
     fields: dict[str, Any] = {name: form.get(name) for name in single if form.get(name) not in (None, "")}
-    if "temperature" in fields:
-        fields["temperature"] = _number(str(fields["temperature"]))
     if task == "translate":
         fields.pop("language", None)
     if form.get("prompt"):
-        raise _invalid("prompt", "is not supported by the models of this service; leave it out")
+        raise invalid("prompt", "is not supported by the models of this service; leave it out")
     if str(form.get("stream", "false")).lower() not in ("", "false", "0"):
-        raise _invalid("stream", "is not supported here; use POST /v1/jobs and read its events, which stream the text")
+        raise invalid("stream", "is not supported here; use POST /v1/jobs and read its events, which stream the text")
     if granularities := form.getlist(_GRANULARITIES):
         fields[_GRANULARITIES] = tuple(granularities)
     wanted = validated(AudioRequest, fields)
     if wanted.words and wanted.response_format != "verbose_json":
-        raise _invalid("timestamp_granularities", "with 'word' needs the response_format 'verbose_json'")
+        raise invalid("timestamp_granularities", "with 'word' needs the response_format 'verbose_json'")
     return wanted
 
 
@@ -119,14 +118,3 @@ async def _answer(call: Call, task: Task) -> Response:
     answer = audio_answer(JobResult.of(await call.wait_for_result(job)), wanted, task)
     answer.headers["x-request-id"] = job.key.id
     return answer
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise _invalid("temperature", "is not a number") from error
-
-
-def _invalid(name: str, why: str) -> InvalidRequest:
-    return InvalidRequest(f"{name!r} {why}", errors=[Issue(f"/{name}", why)])

@@ -17,9 +17,9 @@ from starlette.datastructures import UploadFile
 from penstock.api.facades.calls import Call, CurrentCall
 from penstock.api.facades.openai.lines import Endpoint, endpoint_of, error_lines, result_lines
 from penstock.api.forms import FRAME_BYTES, path_of, read_form
-from penstock.api.media import require_room
 from penstock.api.routes.artifacts import find_artifact
 from penstock.api.services import Services
+from penstock.api.submissions import require_room
 from penstock.batches import Batch, BatchEnd, BatchKey
 from penstock.errors import InvalidRequest, Issue, PayloadTooLarge, StateConflict, UnknownUpload
 from penstock.intake.local_media import safe_name

@@ -1,46 +1,43 @@
-"""Requests to models behind a server of the same protocol: parameters go on as they are, inline media as uploads.
+"""Chats and completions by models of ours, and by those behind a server of the same protocol.
 
-The model's own schema says which parameters there are; the server answers for them.
+The parameters of the latter go on as they are: the model's own schema says which there are, and the server answers for
+them. `data:` URLs become uploads where the job is submitted, as in the native API.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from penstock.api.facades.calls import Call
-from penstock.api.facades.capabilities import is_forwarded
-from penstock.api.facades.media import store_upload
+from penstock.api.facades.capabilities import Capability, is_forwarded
 from penstock.api.facades.openai.requests import (
     ChatRequest,
     CompletionRequest,
     Generation,
     Head,
     Metadata,
+    chat_job,
+    check_images,
+    completion_job,
     read_chat,
     read_completion,
 )
-from penstock.errors import InvalidRequest, Issue
-from penstock.intake.inline_media import decode_base64
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.intake.inline_media import is_inline
 from penstock.jobs import is_reference
 from penstock.json_body import validated
-from penstock.models import CatalogueEntry, find
+from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 
 #: Parameters of the facade itself, and those without an effect on the answer.
 _NOT_FORWARDED = frozenset({"model", "stream", "stream_options", "metadata", "user", "store", "service_tier"})
-#: Part of a message -> the field in it with a medium.
-_MEDIA: Mapping[str, str] = MappingProxyType(
-    {"image_url": "url", "video_url": "url", "input_audio": "data", "file": "file_data"}
-)
-_DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/(?P<suffix>[\w.+-]+))(;[\w=.+-]+)*;base64,", re.IGNORECASE)
-_MAX_SUFFIX = 16
 
 OwnT = TypeVar("OwnT", bound=Generation)
+#: Returns the model of a name with a capability, or raises an error.
+Models = Callable[[str, Capability], CatalogueEntry]
 
 
 class ForwardedHead(Head):
@@ -54,33 +51,21 @@ class Either(Generic[OwnT]):
     """A request to a model of ours or of a server: its model decides which."""
 
     raw: Any
-    #: The request as models of ours understand it; None if they do not.
-    found: OwnT | None
-    read: Callable[[Any], OwnT]
+    #: The request as models of ours understand it, or the error if they do not.
+    found: OwnT | InvalidRequest
 
-    def own(self) -> OwnT:
-        """Return the request for a model of ours; raise `InvalidRequest`."""
-        return self.read(self.raw) if self.found is None else self.found
+    def job(
+        self, models: Models, capability: Capability, job_of: Callable[[CatalogueEntry, OwnT], JobRequest]
+    ) -> tuple[Head, JobRequest]:
+        """Return the facade's parameters and the job, by `job_of` for a model of ours.
 
-    def head(self) -> ForwardedHead:
-        """Return the facade's own parameters; raise `InvalidRequest`."""
-        return validated(ForwardedHead, self.raw)
-
-    async def forwarded_to(self, call: Call) -> CatalogueEntry | None:
-        """Return the model if the request is to be forwarded; None for models of ours and unknown ones."""
-        name = self.raw.get("model") if isinstance(self.raw, dict) else None
-        entry = find(await call.api.models.read(name), name) if isinstance(name, str) else None
-        return entry if entry is not None and is_forwarded(entry) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Inline:
-    """A medium within a request."""
-
-    place: str
-    data: bytes
-    media_type: str
-    suffix: str
+        Raises `InvalidRequest` and the errors of `models`.
+        """
+        if (entry := _served(self.raw, models, capability)) is not None:
+            return validated(ForwardedHead, self.raw), forwarded_job(entry, self.raw)
+        if isinstance(self.found, InvalidRequest):
+            raise self.found
+        return self.found, job_of(models(self.found.model, capability), self.found)
 
 
 def read_either_chat(body: Any) -> Either[ChatRequest]:
@@ -93,67 +78,55 @@ def read_either_completion(body: Any) -> Either[CompletionRequest]:
     return _either(body, read_completion)
 
 
-async def stored_job(call: Call, entry: CatalogueEntry, raw: Mapping[str, Any]) -> JobRequest:
-    """Return the job of a forwarded request, with its inline media stored as uploads.
-
-    Raises `InvalidRequest` for a medium that is neither a reference nor base64, and the errors of `store_upload`.
-    """
-    places = list(_inline(raw.get("messages")))
-    most = entry.limits.max_items
-    if most is not None and len(places) > most:
-        raise InvalidRequest(f"the request has {len(places)} inline media; {entry.name} accepts at most {most}")
-    found = [_decoded(part[field], part, where) for part, field, where in places]
-    stored: dict[bytes, str] = {}
-    for medium in found:
-        if medium.data not in stored:
-            name = f"inline.{medium.suffix}"
-            stored[medium.data] = await store_upload(call.api, call.tenant, medium.data, name, medium.media_type)
-    messages = deepcopy(raw.get("messages"))
-    for (part, field, _), medium in zip(_inline(messages), found, strict=True):
-        part[field] = stored[medium.data]
-    return job(entry, {**raw, "messages": messages} if "messages" in raw else raw)
+def chat(given: Either[ChatRequest], models: Models, seed: int) -> tuple[Head, JobRequest]:
+    """Return the facade's parameters and the job of a chat; raise the errors of `Either.job` and of its images."""
+    return given.job(models, Capability.CHAT, partial(_own_chat, seed=seed))
 
 
-def job(entry: CatalogueEntry, raw: Mapping[str, Any]) -> JobRequest:
-    """Return the job of a forwarded request; raise `InvalidRequest` for inline media and token ids."""
-    for _, _, where in _inline(raw.get("messages")):
-        why = "inline media are not supported here; give a URL, or upload the file first"
-        raise InvalidRequest(why, errors=[Issue(where, why)])
+def completion(given: Either[CompletionRequest], models: Models, seed: int) -> tuple[Head, JobRequest]:
+    """Return the facade's parameters and the job of a completion; raise the errors of `Either.job`."""
+    return given.job(models, Capability.COMPLETION, partial(completion_job, seed=seed))
+
+
+def forwarded_job(entry: CatalogueEntry, raw: Mapping[str, Any]) -> JobRequest:
+    """Return the job of a forwarded request, with the base64 of recordings as `data:` URLs; raise `InvalidRequest`."""
     value = {name: given for name, given in raw.items() if name not in _NOT_FORWARDED and given is not None}
     if isinstance(prompt := value.get("prompt"), list) and len(prompt) == 1 and isinstance(prompt[0], str):
         value["prompt"] = prompt[0]
+    if "messages" in value:
+        value["messages"] = deepcopy(value["messages"])
+        for recording in _recordings(value["messages"]):
+            recording["data"] = f"data:audio/{recording['format'].lower()};base64,{recording['data']}"
     return JobRequest(model=entry.name, input=value, metadata=validated(ForwardedHead, raw).metadata or {})
+
+
+def _own_chat(entry: CatalogueEntry, wanted: ChatRequest, *, seed: int) -> JobRequest:
+    check_images(entry, wanted.messages)
+    return chat_job(entry, wanted, seed=seed)
 
 
 def _either(body: Any, read: Callable[[Any], OwnT]) -> Either[OwnT]:
     try:
-        return Either(body, read(body), read)
-    except InvalidRequest:  # raised again by `own`
-        return Either(body, None, read)
+        return Either(body, read(body))
+    except InvalidRequest as error:
+        return Either(body, error)
 
 
-def _inline(messages: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Yield the objects with an inline medium, the medium's field in each, and its JSON pointer."""
-    for at, message in enumerate(messages if isinstance(messages, list) else ()):
+def _served(raw: Any, models: Models, capability: Capability) -> CatalogueEntry | None:
+    """Return the model of a request whose parameters go on as they are; None for other models, and wrong ones."""
+    try:
+        entry = models(str(raw.get("model")), capability) if isinstance(raw, dict) else None
+    except PenstockError:  # raised again where the request is read
+        return None
+    return entry if entry is not None and is_forwarded(entry) else None
+
+
+def _recordings(messages: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a chat with a recording in base64, which has no media type of its own."""
+    for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
-        for place, part in enumerate(content if isinstance(content, list) else ()):
-            kind = str(part.get("type")) if isinstance(part, dict) else ""
-            field, inner = _MEDIA.get(kind, ""), part.get(kind) if kind in _MEDIA else None
-            given = inner.get(field) if isinstance(inner, dict) else None
-            if isinstance(inner, dict) and isinstance(given, str) and given and not is_reference(given):
-                yield inner, field, f"/messages/{at}/content/{place}/{kind}/{field}"
-
-
-def _decoded(given: str, part: Mapping[str, Any], where: str) -> Inline:
-    match = _DATA_URL.match(given)
-    if match is None and not isinstance(part.get("format"), str):
-        raise InvalidRequest(errors=[Issue(where, "is neither a URL nor data:TYPE;base64,...")])
-    if match is None:
-        kind = part["format"].lower()
-        return Inline(where, decode_base64(given, where), f"audio/{kind}"[:64], _suffix(kind))
-    return Inline(where, decode_base64(given[match.end() :], where), match["type"].lower(), _suffix(match["suffix"]))
-
-
-def _suffix(kind: str) -> str:
-    found = re.sub(r"[^a-z0-9]", "", kind.lower())[:_MAX_SUFFIX]
-    return found or "bin"
+        for part in content if isinstance(content, list) else ():
+            match part:
+                case {"input_audio": {"data": str(data), "format": str()} as found}:
+                    if not (is_reference(data) or is_inline(data)):
+                        yield found

@@ -14,20 +14,18 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from penstock.api.errors import error_of, status_of
-from penstock.api.facades.capabilities import Capability, is_forwarded
+from penstock.api.facades.capabilities import Capability
 from penstock.api.facades.errors import facade_status, openai_error
-from penstock.api.facades.openai import answers, chat_images, forwarded, requests
+from penstock.api.facades.openai import answers, forwarded, requests
 from penstock.api.facades.openai.answers import JobResult
+from penstock.api.facades.openai.forwarded import Models
 from penstock.batches import Batch, Line, lines_of
 from penstock.errors import ErrorReport, InvalidRequest, PayloadTooLarge, PenstockError
 from penstock.json_body import parse_json, validated
-from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 _ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
-#: Returns the model of a name with a capability, or raises an error.
-Models = Callable[[str, Capability], CatalogueEntry]
 
 METADATA_PREFIX = "openai."
 #: Line limit for our own result files: none.
@@ -102,30 +100,12 @@ def _seed(wanted: RequestLine) -> int:
     return int.from_bytes(hashlib.sha256(wanted.custom_id.encode()).digest()[:7])
 
 
-def _forwarded(wanted: RequestLine, models: Models, capability: Capability) -> CatalogueEntry | None:
-    """Return the model of a line whose parameters go on as they are; None for other models, and wrong ones."""
-    try:
-        entry = models(str(wanted.body.get("model")), capability)
-    except PenstockError:  # raised again where the line is read
-        return None
-    return entry if is_forwarded(entry) else None
-
-
 def _chat(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:
-    if (served := _forwarded(wanted, models, Capability.CHAT)) is not None:
-        return forwarded.job(served, wanted.body), {}
-    chat = requests.read_chat(wanted.body)
-    entry = models(chat.model, Capability.CHAT)
-    chat_images.check(entry, chat.messages)
-    return requests.chat_job(entry, chat, seed=_seed(wanted)), {}
+    return forwarded.chat(forwarded.read_either_chat(wanted.body), models, _seed(wanted))[1], {}
 
 
 def _completion(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:
-    if (served := _forwarded(wanted, models, Capability.COMPLETION)) is not None:
-        return forwarded.job(served, wanted.body), {}
-    completion = requests.read_completion(wanted.body)
-    entry = models(completion.model, Capability.COMPLETION)
-    return requests.completion_job(entry, completion, seed=_seed(wanted)), {}
+    return forwarded.completion(forwarded.read_either_completion(wanted.body), models, _seed(wanted))[1], {}
 
 
 def _embedding(wanted: RequestLine, models: Models) -> tuple[JobRequest, Mapping[str, str]]:

@@ -6,7 +6,7 @@ Unsupported parameters that would change the result are rejected by name. Parame
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from penstock.api.facades.capabilities import Capability, capabilities_of, is_forwarded
 from penstock.errors import InvalidRequest, Issue
+from penstock.intake.inline_media import is_inline, read_image
 from penstock.json_body import validated
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry
 from penstock.requests import JobRequest
@@ -163,9 +164,9 @@ def read_completion(body: Any) -> CompletionRequest:
     given = body.get("prompt") if isinstance(body, dict) else None
     if isinstance(given, list):
         if any(isinstance(item, int | list) for item in given):
-            raise _invalid("prompt", "has token ids, which are not supported; send text")
+            raise invalid("prompt", "has token ids, which are not supported; send text")
         if len(given) != 1:
-            raise _invalid("prompt", f"has {len(given)} texts; send one text per request, or a batch (/v1/batches)")
+            raise invalid("prompt", f"has {len(given)} texts; send one text per request, or a batch (/v1/batches)")
     return read_body(CompletionRequest, body)
 
 
@@ -173,10 +174,10 @@ def read_embedding(body: Any) -> EmbeddingRequest:
     """Return an embedding request; raise `InvalidRequest`, also for token ids."""
     given = body.get("input") if isinstance(body, dict) else None
     if isinstance(given, list) and any(isinstance(item, int | list) for item in given):
-        raise _invalid("input", "has token ids, which are not supported; send text")
+        raise invalid("input", "has token ids, which are not supported; send text")
     wanted = read_body(EmbeddingRequest, body)
     if (wanted.input is None) == (wanted.messages is None):
-        raise _invalid("input", "is required" if wanted.input is None else "and `messages` exclude each other")
+        raise invalid("input", "is required" if wanted.input is None else "and `messages` exclude each other")
     return wanted
 
 
@@ -208,7 +209,7 @@ def embedding_job(entry: CatalogueEntry, wanted: EmbeddingRequest) -> JobRequest
     if wanted.messages is not None:
         value = _embedded(entry, wanted.messages)
         if "prompt" in value and (wanted.prompt or wanted.prompt_name):
-            raise _invalid("messages", "has an instruction, and so has the request")
+            raise invalid("messages", "has an instruction, and so has the request")
         named.update(value)
     else:
         named["texts"] = [wanted.input] if isinstance(wanted.input, str) else wanted.input or []
@@ -223,15 +224,15 @@ def _embedded(entry: CatalogueEntry, messages: Sequence[ConversationMessage]) ->
     An empty answer behind the message, which vLLM needs to begin one, changes nothing here.
     """
     if Capability.IMAGE_EMBEDDING not in capabilities_of(entry):
-        raise _invalid("messages", f"is not supported by {entry.name}, which embeds texts alone; send `input`")
+        raise invalid("messages", f"is not supported by {entry.name}, which embeds texts alone; send `input`")
     together = "items" in entry.input_schema.get("properties", {})
     *before, message = messages[:-1] if len(messages) > 1 and _is_empty_answer(messages[-1]) else messages
     parts = _parts(entry, message.content, len(before))
     parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
     if message.role != "user" or (not together and (before or len(parts) > 1)):
-        raise _invalid("messages", f"is one message of the user with one text or image: {entry.name} embeds each alone")
+        raise invalid("messages", f"is one message of the user with one text or image: {entry.name} embeds each alone")
     if [one.role for one in before] not in ([], ["system"], ["developer"]):
-        raise _invalid("messages", "is one message of the user, perhaps after a system message")
+        raise invalid("messages", "is one message of the user, perhaps after a system message")
     prompt = {"prompt": _text(entry, before[0].content, 0)} if before else {}
     if len(parts) > 1:
         return {"items": [parts], **prompt}
@@ -250,11 +251,12 @@ def read_body(model: type[BodyT], body: Any, refused: Mapping[str, tuple[Any, ..
         for name, without_effect in refused.items():
             given = body.get(name)
             if given is not None and not any(given == value for value in without_effect):
-                raise _invalid(name, "is not supported by the models of this service; leave it out")
+                raise invalid(name, "is not supported by the models of this service; leave it out")
     return validated(model, body)
 
 
-def _invalid(name: str, why: str) -> InvalidRequest:
+def invalid(name: str, why: str) -> InvalidRequest:
+    """Return the error about a parameter."""
     return InvalidRequest(f"{name!r} {why}", errors=[Issue(f"/{name}", why)])
 
 
@@ -317,3 +319,28 @@ def _text(entry: CatalogueEntry, content: str | list[Part], at: int) -> str:
 def _refused(entry: CatalogueEntry, what: str, where: str) -> InvalidRequest:
     why = f"{entry.name} does not accept {what}"
     return InvalidRequest(why, errors=[Issue(where, why)])
+
+
+def check_images(entry: CatalogueEntry, messages: Sequence[ConversationMessage]) -> None:
+    """Check each inline image of a chat for a model that accepts images.
+
+    Raises `InvalidRequest` for a medium that is no image and for too many images.
+    """
+    if capabilities_of(entry).isdisjoint((Capability.IMAGE_CHAT, Capability.IMAGE_EMBEDDING)):
+        return
+    found = dict(_inline_images(messages))
+    most = entry.limits.max_items
+    if most is not None and len(found) > most:
+        raise InvalidRequest(f"the chat has {len(found)} images; {entry.name} accepts at most {most}")
+    for url, place in found.items():
+        read_image(url, place)
+
+
+def _inline_images(messages: Sequence[ConversationMessage]) -> Iterator[tuple[str, str]]:
+    """Yield the `data:` URLs of a chat with their JSON pointers."""
+    for at, message in enumerate(messages):
+        for place, part in enumerate(message.content):
+            url = None if isinstance(part, str) else image_of(part)
+            if url is not None and is_inline(url):
+                field = "image_url/url" if isinstance(part, ImageContent) else "file/file_data"
+                yield url, f"/messages/{at}/content/{place}/{field}"

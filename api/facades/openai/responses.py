@@ -14,8 +14,8 @@ from pydantic import Field, StringConstraints
 
 from penstock.api.facades.openai import answers
 from penstock.api.facades.openai.answers import JobResult
-from penstock.api.facades.openai.requests import Body, Metadata, ModelName
-from penstock.errors import InvalidRequest, Issue, UnknownJob
+from penstock.api.facades.openai.requests import Body, Metadata, ModelName, invalid
+from penstock.errors import UnknownJob
 from penstock.jobs import Job, State, Status
 from penstock.json_body import validated
 
@@ -82,7 +82,7 @@ def read_response(body: Any) -> ResponseRequest:
     for name, (without_effect, why) in _REFUSED.items() if isinstance(body, dict) else ():
         given = body.get(name)
         if given is not None and not any(given == value for value in without_effect):
-            raise InvalidRequest(f"{name!r} {why}", errors=[Issue(f"/{name}", why)])
+            raise invalid(name, why)
     return validated(ResponseRequest, body)
 
 

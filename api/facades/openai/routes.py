@@ -1,4 +1,4 @@
-"""OpenAI's interface under `/openai/v1`: models, chats, responses, completions, embeddings and images.
+"""OpenAI's interface under `/openai/v1`: models, chats, responses, completions and embeddings.
 
 The client's base URL is `http://HOST/openai/v1`. Every call is a job, like those of `/v1/jobs`.
 """
@@ -6,7 +6,7 @@ The client's base URL is `http://HOST/openai/v1`. Every call is a job, like thos
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -14,9 +14,9 @@ from fastapi import APIRouter, Response
 
 from penstock.api.facades.calls import Call, CurrentCall, json_answer
 from penstock.api.facades.capabilities import Capability, capabilities_of
-from penstock.api.facades.openai import answers, chat_images, forwarded, images, requests, responses
+from penstock.api.facades.openai import answers, forwarded, requests, responses
 from penstock.api.facades.openai.answers import Chunks, JobResult, Kind
-from penstock.api.facades.openai.forwarded import Either
+from penstock.api.facades.openai.forwarded import Either, Models
 from penstock.api.facades.openai.requests import Generation, Head
 from penstock.api.facades.openai.stream import stream
 from penstock.errors import UnknownModel
@@ -55,7 +55,7 @@ async def read_openai_model(name: str, call: CurrentCall) -> dict[str, Any]:
 @router.post("/chat/completions")
 async def create_chat_completion(call: CurrentCall) -> Response:
     """Create a chat completion."""
-    return await _create(call, forwarded.read_either_chat, Capability.CHAT, "chat.completion", _chat_job)
+    return await _create(call, forwarded.read_either_chat, forwarded.chat, "chat.completion")
 
 
 @router.post("/responses")
@@ -63,7 +63,7 @@ async def create_response(call: CurrentCall) -> Response:
     """Create a response; with `background`, return it before it has ended, and with `stream` its events."""
     body = await call.read(responses.read_response)
     chat = forwarded.read_either_chat(responses.chat_body(body.value))
-    _, wanted = await _requested(call, chat, Capability.CHAT, _chat_job)
+    _, wanted = forwarded.chat(chat, await call.models(body.value.model), _seed())
     marked = wanted.model_copy(update={"metadata": {**wanted.metadata, **responses.MARK}})
     job = await call.submit(body.fingerprint, marked)
     if body.value.stream:
@@ -87,11 +87,7 @@ async def cancel_response(response_id: str, call: CurrentCall) -> Response:
 @router.post("/completions")
 async def create_completion(call: CurrentCall) -> Response:
     """Create a text completion."""
-
-    async def job_of(entry: CatalogueEntry, wanted: requests.CompletionRequest) -> JobRequest:
-        return requests.completion_job(entry, wanted, seed=_seed())
-
-    return await _create(call, forwarded.read_either_completion, Capability.COMPLETION, "text_completion", job_of)
+    return await _create(call, forwarded.read_either_completion, forwarded.completion, "text_completion")
 
 
 @router.post("/embeddings")
@@ -100,7 +96,7 @@ async def create_embeddings(call: CurrentCall) -> Response:
     body = await call.read(requests.read_embedding)
     wanted = body.value
     entry = await call.model(wanted.model, Capability.EMBEDDING)
-    chat_images.check(entry, wanted.messages or ())
+    requests.check_images(entry, wanted.messages or ())
     job = await call.submit(body.fingerprint, requests.embedding_job(entry, wanted))
     result = JobResult.of(await call.wait_for_result(job))
     content = answers.embeddings(
@@ -108,16 +104,6 @@ async def create_embeddings(call: CurrentCall) -> Response:
         truncated=wanted.truncate_prompt_tokens is not None,
     )  # fmt: skip
     return json_answer(job, content)
-
-
-@router.post("/images/generations")
-async def create_images(call: CurrentCall) -> Response:
-    """Generate images from a prompt."""
-    body = await call.read(images.read_images)
-    wanted = body.value
-    entry = await call.model(wanted.model, Capability.IMAGE_GENERATION)
-    job = await call.submit(body.fingerprint, images.images_job(entry, wanted, seed=_seed()))
-    return json_answer(job, await images.images(call.api, await call.wait_for_result(job), wanted))
 
 
 async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
@@ -130,34 +116,18 @@ async def _models(call: Call) -> Mapping[str, CatalogueEntry]:
 async def _create(
     call: Call,
     read: Callable[[Any], Either[GenerationT]],
-    capability: Capability,
+    job_of: Callable[[Either[GenerationT], Models, int], tuple[Head, JobRequest]],
     kind: Kind,
-    job_of: Callable[[CatalogueEntry, GenerationT], Awaitable[JobRequest]],
 ) -> Response:
-    """Return the answer of a model of this service, or of a model behind a server of this protocol."""
+    """Return the text of a model of this service, or of a model behind a server of this protocol; maybe as a stream."""
     body = await call.read(read)
-    wanted, job_request = await _requested(call, body.value, capability, job_of)
-    return await _generated(call, wanted, await call.submit(body.fingerprint, job_request), kind)
-
-
-async def _requested(
-    call: Call,
-    given: Either[GenerationT],
-    capability: Capability,
-    job_of: Callable[[CatalogueEntry, GenerationT], Awaitable[JobRequest]],
-) -> tuple[Head, JobRequest]:
-    """Return the facade's parameters and the job, for a model of this service or behind a server of this protocol."""
-    if (entry := await given.forwarded_to(call)) is not None:
-        head = given.head()
-        await call.model(head.model, capability)
-        return head, await forwarded.stored_job(call, entry, given.raw)
-    own = given.own()
-    return own, await job_of(await call.model(own.model, capability), own)
-
-
-async def _chat_job(entry: CatalogueEntry, wanted: requests.ChatRequest) -> JobRequest:
-    chat_images.check(entry, wanted.messages)
-    return requests.chat_job(entry, wanted, seed=_seed())
+    raw = body.value.raw
+    models = await call.models(str(raw.get("model")) if isinstance(raw, dict) else "")
+    wanted, job_request = job_of(body.value, models, _seed())
+    job = await call.submit(body.fingerprint, job_request)
+    if wanted.stream:
+        return await stream(call, job, Chunks(kind, job, wanted.with_usage))
+    return json_answer(job, _RESPONSES[kind](JobResult.of(await call.wait_for_result(job))))
 
 
 async def _response(call: Call, job: Job) -> Response:
@@ -168,13 +138,6 @@ async def _response_job(response_id: str, call: Call) -> Job:
     """Return the job of a response of the tenant; raise `UnknownJob` for another job."""
     key = JobKey(call.tenant, responses.job_id_of(response_id))
     return responses.require_response(await call.api.journal.run(journal.read(key)))
-
-
-async def _generated(call: Call, wanted: Head, job: Job, kind: Kind) -> Response:
-    """Return a job's text, streamed or complete."""
-    if wanted.stream:
-        return await stream(call, job, Chunks(kind, job, wanted.with_usage))
-    return json_answer(job, _RESPONSES[kind](JobResult.of(await call.wait_for_result(job))))
 
 
 def _seed() -> int:

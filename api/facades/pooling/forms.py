@@ -7,18 +7,22 @@ The fields are those of vLLM's `IOProcessorRequest` and of TerraTorch's segmenta
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
 
 from penstock.errors import InputError, InvalidRequest, Issue, UnknownArtifact
+from penstock.intake.inline_media import is_inline
 from penstock.jobs import Artifact, Job
 from penstock.json_body import validated
-from penstock.models import MAX_NAME_CHARS, CatalogueEntry
+from penstock.models import MAX_NAME_CHARS, CatalogueEntry, media_references
 from penstock.requests import JobRequest
+from penstock.storage.objects.base import DEFAULT_CONTENT_TYPE
 
 #: Processor -> the output whose raster is the response. For a vLLM plugin: the file in field `data` of its response.
 RASTERS: Mapping[str, str] = MappingProxyType(
@@ -29,8 +33,10 @@ _CHUNK_BYTES = 3 << 18
 
 _BANDS = "/input/bands"
 _WITHOUT_NAMES = re.compile(r"`bands` \(names or numbers from 1\)(: .*(?=\.$))?")
-_NO_PATHS = "refers to a file on the server, which is not allowed; use `url` or `b64_json`"
-_NO_PATHS_OUT = "would write a file on the server, which clients cannot read; use `b64_json`"
+_NO_PATHS = {
+    "data_format": "refers to a file on the server, which is not allowed; use `url` or `b64_json`",
+    "out_data_format": "would write a file on the server, which clients cannot read; use `b64_json`",
+}
 
 
 class PoolingData(BaseModel):
@@ -44,18 +50,11 @@ class PoolingData(BaseModel):
     #: Zero-based bands of the file, in the model's order.
     indices: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
 
-    @field_validator("data_format")
+    @field_validator("data_format", "out_data_format")
     @classmethod
-    def _no_path_in(cls, given: str) -> str:
+    def _no_path(cls, given: str, field: ValidationInfo) -> str:
         if given == "path":
-            raise ValueError(_NO_PATHS)
-        return given
-
-    @field_validator("out_data_format")
-    @classmethod
-    def _no_path_out(cls, given: str) -> str:
-        if given == "path":
-            raise ValueError(_NO_PATHS_OUT)
+            raise ValueError(_NO_PATHS[str(field.field_name)])
         return given
 
 
@@ -90,8 +89,9 @@ def takes_scenes(entry: CatalogueEntry) -> bool:
     return entry.processor != "vllm-plugin" or {"data", "indices"} <= entry.input_schema.get("properties", {}).keys()
 
 
-def job_request(entry: CatalogueEntry, wanted: PoolingData, scene: str) -> JobRequest:
-    """Return the job request. `scene` is the reference of the scene's medium."""
+def job_request(entry: CatalogueEntry, wanted: PoolingData) -> JobRequest:
+    """Return the job request. The worker fetches a URL through the guard; base64 becomes an upload of the job."""
+    scene = wanted.data if wanted.data_format == "url" else f"data:image/tiff;base64,{wanted.data}"
     if entry.processor == "vllm-plugin":
         indices = {} if wanted.indices is None else {"indices": wanted.indices}
         return JobRequest(model=entry.name, input={"data": scene, **indices})
@@ -138,3 +138,49 @@ def base64_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield base64.b64encode(rest[:whole])
             rest = rest[whole:]
     yield base64.b64encode(rest)
+
+
+_ADDRESS = re.compile(r"(media|s3|https?)://")
+#: Function from an artifact's key to its bytes.
+Read = Callable[[str], Iterable[bytes]]
+
+
+def plugin_job(entry: CatalogueEntry, data: Any) -> JobRequest:
+    """Return the job request for a plugin's data, with the base64 of files as `data:` URLs; raise `InvalidRequest`."""
+    fields = entry.input_schema.get("properties", {})
+    if not isinstance(data, dict):
+        known = ", ".join(fields) or "none"
+        raise InvalidRequest(errors=[Issue("/data", f"must be an object with the fields of {entry.name}: {known}")])
+    given = {place.removeprefix("/"): text for place, text in media_references(entry.input_schema, data)}
+    files = {name: text for name, text in given.items() if name in data and not _ADDRESS.match(text)}
+    urls = {
+        name: text if is_inline(text) else f"data:{DEFAULT_CONTENT_TYPE};base64,{text}" for name, text in files.items()
+    }
+    return JobRequest(model=entry.name, input={**data, **urls})
+
+
+def answer_of(job: Job, read: Read) -> Iterator[bytes]:
+    """Yield the response as JSON while the files of the answer are read, with a few chunks in memory."""
+    keys = {artifact.name: artifact.key for artifact in job.artifacts}
+    mark = secrets.token_hex(16)  # no answer holds it
+    data = _marked((job.data or {}).get("data"), keys, mark)
+    document = {"request_id": job.key.id, "created_at": int(job.created_s), "data": data}
+    # Every second piece is the name of a file.
+    for number, piece in enumerate(re.split(f"{mark}:([^:]*):", json.dumps(document, ensure_ascii=False))):
+        if number % 2:
+            yield from base64_of(read(keys[piece]))
+        else:
+            yield piece.encode()
+
+
+def _marked(answer: Any, keys: Mapping[str, str], mark: str) -> Any:
+    """Return the answer with a marked text in the place of each `{"artifact": name}` of a file that the job has."""
+    match answer:
+        case {"artifact": str(name), **others} if not others and name in keys:
+            return f"{mark}:{name}:"
+        case dict():
+            return {key: _marked(value, keys, mark) for key, value in answer.items()}
+        case list():
+            return [_marked(value, keys, mark) for value in answer]
+        case _:
+            return answer

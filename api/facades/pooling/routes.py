@@ -7,33 +7,82 @@ pairs of texts, and classes of texts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from penstock.api.facades.calls import Call, CurrentCall, json_answer, require_success
-from penstock.api.facades.capabilities import Capability
-from penstock.api.facades.media import store_upload
+from penstock.api.facades.capabilities import Capability, capabilities_of
+from penstock.api.facades.openai import answers, requests
 from penstock.api.facades.openai.answers import JobResult
 from penstock.api.facades.pooling import scoring
 from penstock.api.facades.pooling.forms import (
-    PoolingData,
     PoolingRequest,
     answer_bytes,
+    answer_of,
     in_client_terms,
     job_request,
+    plugin_job,
     raster_artifact,
     read_pooling,
     takes_scenes,
 )
-from penstock.api.facades.pooling.plugins import answer_of, plugin_job
-from penstock.api.facades.pooling.texts import TextPoolingRequest, is_text, pool_texts, read_texts
 from penstock.errors import InputError
-from penstock.intake.inline_media import decode_base64
 from penstock.jobs import Job
+from penstock.json_body import validated
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
+
+#: Fields of vLLM's text requests.
+FIELDS = ("input", "messages")
+
+
+class TextPoolingRequest(requests.EmbeddingRequest, scoring.Common):
+    """A request for the vectors of texts or of a message."""
+
+    truncate_prompt_tokens: Literal[-1] | None = None
+
+
+def is_text(body: Any) -> bool:
+    """Return True for a request with texts or messages instead of `data`."""
+    return isinstance(body, dict) and "data" not in body and not body.keys().isdisjoint(FIELDS)
+
+
+def read_texts(body: Any) -> TextPoolingRequest:
+    """Return the request; raise `InvalidRequest`."""
+    requests.read_embedding(body)
+    return validated(TextPoolingRequest, body)
+
+
+async def pool_texts(call: Call, fingerprint: str, wanted: TextPoolingRequest) -> JSONResponse:
+    """Return the embeddings of texts or images, or the scores of classes of texts."""
+    entry = await call.model(wanted.model, Capability.EMBEDDING, Capability.CLASSIFICATION)
+    if Capability.CLASSIFICATION in capabilities_of(entry):
+        asked = scoring.read_classify({**wanted.model_dump(exclude_none=True)})
+        job = await call.wait_for_result(await call.submit(fingerprint, scoring.classify_job(entry, asked)))
+        result = JobResult.of(job)
+        answers.require_whole(result, wanted.truncate_prompt_tokens is not None)
+        vectors = [probs for _, probs in scoring.classes_of(result)]
+        rows = [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    else:
+        requests.check_images(entry, wanted.messages or ())
+        job = await call.wait_for_result(await call.submit(fingerprint, requests.embedding_job(entry, wanted)))
+        result = JobResult.of(job)
+        rows = answers.embeddings(
+            result, encoding=wanted.encoding_format, dimensions=wanted.dimensions,
+            truncated=wanted.truncate_prompt_tokens is not None,
+        )["data"]  # fmt: skip
+    content = {
+        "id": f"pool-{result.job_id}",
+        "object": "list",
+        "created": int(result.created_s),
+        "model": result.model,
+        "data": [{"index": row["index"], "object": "pooling", "data": row["embedding"]} for row in rows],
+        "usage": scoring.usage(result),
+    }
+    return json_answer(job, content)
+
 
 #: Seconds of `Retry-After` for a job that has not ended in time.
 RETRY_AFTER_S = 30
@@ -57,10 +106,9 @@ async def pool(call: CurrentCall) -> Response:
         return await pool_texts(call, body.fingerprint, wanted)
     entry = await call.model(wanted.model, Capability.POOLING)
     if not takes_scenes(entry):
-        return await _run_plugin(call, body.fingerprint, await plugin_job(call, entry, wanted.data))
+        return await _run_plugin(call, body.fingerprint, plugin_job(entry, wanted.data))
     data = wanted.scene()
-    scene = await _scene(call, data)
-    job = await call.wait_for_end(await call.submit(body.fingerprint, job_request(entry, data, scene)))
+    job = await call.wait_for_end(await call.submit(body.fingerprint, job_request(entry, data)))
     if not job.status.terminal:
         return _accepted(call, job)
     try:
@@ -118,14 +166,6 @@ async def _run_plugin(call: Call, fingerprint: str, wanted: JobRequest) -> Respo
 
 def _read(body: Any) -> PoolingRequest | TextPoolingRequest:
     return read_texts(body) if is_text(body) else read_pooling(body)
-
-
-async def _scene(call: Call, wanted: PoolingData) -> str:
-    """Return the reference of the scene. The worker fetches a URL through the guard."""
-    if wanted.data_format == "url":
-        return wanted.data
-    data = decode_base64(wanted.data, "/data/data")
-    return await store_upload(call.api, call.tenant, data, "scene.tif", "image/tiff")
 
 
 def _accepted(call: Call, job: Job) -> JSONResponse:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from penstock.api.facades.openai.answers import JobResult, require_whole
-from penstock.api.facades.openai.requests import Body, ModelName
+from penstock.api.facades.openai.requests import Body, ModelName, invalid
 from penstock.errors import InvalidRequest, Issue
 from penstock.json_body import validated
 from penstock.models import CatalogueEntry
@@ -105,8 +105,7 @@ def read_rerank(body: Any) -> RerankRequest:
 def read_classify(body: Any) -> ClassifyRequest:
     """Return a classify request; raise `InvalidRequest`, also for chats."""
     if isinstance(body, dict) and "messages" in body and "input" not in body:
-        why = "is not supported by the models of this service; send texts as `input`"
-        raise InvalidRequest(f"'messages' {why}", errors=[Issue("/messages", why)])
+        raise invalid("messages", "is not supported by the models of this service; send texts as `input`")
     return validated(ClassifyRequest, body)
 
 
@@ -115,8 +114,7 @@ def ranking_job(entry: CatalogueEntry, wanted: ScoreRequest) -> JobRequest:
     if entry.processor != "text-ranking":
         cut = {"max_tokens_per_query": wanted.max_tokens_per_query, "max_tokens_per_doc": wanted.max_tokens_per_doc}
         if named := next((name for name, tokens in cut.items() if tokens), None):
-            why = f"is not supported by {entry.name}, which embeds texts"
-            raise InvalidRequest(f"{named!r} {why}", errors=[Issue(f"/{named}", why)])
+            raise invalid(named, f"is not supported by {entry.name}, which embeds texts")
         queries, documents = wanted.sides
         return JobRequest(model=entry.name, input={"texts": [*queries, *documents]})
     limits = {"max_query_tokens": wanted.max_tokens_per_query, "max_document_tokens": wanted.max_tokens_per_doc}

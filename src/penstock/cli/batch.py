@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from penstock.cli.display import err, fitted, is_wide, moment, out, print_json, show_all, show_deleted
 from penstock.cli.options import (
@@ -20,17 +25,12 @@ from penstock.cli.options import (
     interruptible,
     pairs,
 )
+from penstock.client.answers import Batch, LineOutcome
 from penstock.errors import with_places
 from penstock.jobs import Priority
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.table import Table
-
     from penstock.client import Client
-    from penstock.client.answers import Batch, LineOutcome
 
 batch_app = typer.Typer(
     help="Many requests at once, from a JSONL file: submit them, follow them, get their results.",
@@ -52,7 +52,9 @@ Files = Annotated[
 
 @batch_app.command()
 def submit(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or a media:// or s3:// reference to one.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A JSONL file, a media:// or s3:// reference to one, or -.")
+    ],
     model: Annotated[str | None, typer.Option(help="Model of requests that name none: see `penstock models`.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Priority of requests that name none [low].")] = None,
     ttl_s: Annotated[
@@ -71,7 +73,8 @@ def submit(
 ) -> None:
     """Submit the requests of a file, one per line: penstock batch submit requests.jsonl --out result.
 
-    A line is {"input": {...}}, with "model", "custom_id", "metadata" and the other fields of a job if you like.
+    A file named - is standard input. A line is {"input": {...}}, with "model", "custom_id", "metadata" and the other
+    fields of a job if you like.
     """
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
@@ -80,9 +83,10 @@ def submit(
     if folder is not None:
         make_folder(folder)
     with connect(url, patience_s=FOLLOWING_S) as client:
+        requests = _typed() if file == "-" else file if "://" in file else Path(file)
         with transfer(err, "sending") as on_bytes:
             batch = client.submit_batch(
-                file if "://" in file else Path(file), model=model, priority=priority, ttl_s=ttl_s,
+                requests, model=model, priority=priority, ttl_s=ttl_s,
                 metadata=pairs(metadata or [], "--meta"), webhook=webhook, idempotency_key=key, on_bytes=on_bytes,
             )  # fmt: skip
         if not wait and folder is None:
@@ -174,6 +178,17 @@ def batch_table(console: Console, batches: Sequence[Batch]) -> Table:
     ]  # fmt: skip
     columns = ("batch", "status", "created", "lines", "ended", "succeeded")
     return fitted(console, columns, rows, omit=("ended",))
+
+
+def _typed() -> list[dict[str, Any]]:
+    """Return the requests on standard input."""
+    try:
+        lines = [json.loads(line) for line in sys.stdin if line.strip()]
+    except ValueError as error:
+        raise typer.BadParameter(f"standard input: not a JSON object per line: {error}") from error
+    if not all(isinstance(line, dict) for line in lines):
+        raise typer.BadParameter("standard input: not a JSON object per line")
+    return lines
 
 
 def _follow(client: Client, batch: Batch) -> Batch:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.display import clock, out, print_json, show_all, show_one, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, FOLLOWING_S, REQUEST_S, AsJson, JobId, Url, connect
-
-if TYPE_CHECKING:
-    from penstock.client.answers import WebhookDelivery
+from penstock.client.answers import WebhookDelivery
 
 deliveries_app = typer.Typer(
     help="Webhook deliveries: list those of a job, list those that failed for good, and send them again.",

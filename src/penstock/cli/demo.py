@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -129,8 +128,8 @@ def _run(client: Client, scene: Path, receiver: Receiver) -> Job:
         hook = f"http://{receiver.address}/webhook"
         job = client.submit(MODEL, files={FIELD: scene}, webhook=hook, on_bytes=on_bytes)
     out.print(f"job     {job.id}: {MODEL} on {scene.name}")
-    with following(err) as on_event:
-        return client.wait(job.id, on_event=on_event)
+    with following(err) as on_job:
+        return client.wait(job.id, on_job=on_job)
 
 
 def settled(client: Client, job_id: str, *, patience_s: float = SETTLE_TIMEOUT_S) -> Job:
@@ -147,23 +146,21 @@ def running(data: Path, *, allowed: Sequence[str] = ()) -> Iterator[Client]:
 
     `allowed` are the `host:port` pairs that jobs and webhooks may name.
     """
-    port = _free_port()
     data.mkdir(parents=True, exist_ok=True)
     (data / "penstock.toml").write_text(_configuration())
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {"PENSTOCK_CONFIG": str(data / "penstock.toml"), "PENSTOCK_ALLOWED_HOSTS": json.dumps(list(allowed))}
-    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", str(port)]
+    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(data), "--port", "0"]
     command += ["--supervisor", str(os.getpid())]
     process = subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
-    ready: Future[bool] = Future()
+    ready: Future[str] = Future()
     # Its output goes through our console, so that it appears above the progress bar and not inside it.
     telling = threading.Thread(target=_tell, args=(process, ready))
     telling.start()
     try:
-        with Client(f"http://127.0.0.1:{port}", patience_s=60) as client:
-            _wait_until_ready(ready)
+        with Client(_address(ready), patience_s=60) as client:
             _check_model(client)
             yield client
     finally:
@@ -179,20 +176,19 @@ def _configuration() -> str:
     return f'models = ["{ONNX_CATALOGUE}"]\n'
 
 
-def _tell(process: subprocess.Popen[str], ready: Future[bool]) -> None:
-    """Print the service's output; `ready` becomes True when it is ready, False when it ended before."""
+def _tell(process: subprocess.Popen[str], ready: Future[str]) -> None:
+    """Print the service's output; `ready` gets its address, or an error where it ends before."""
     for line in process.stdout or ():
         err.print(line.rstrip())
         if line.startswith("ready"):
-            ready.set_result(True)
+            ready.set_result(line.split()[1])
     if not ready.done():
-        ready.set_result(False)
+        ready.set_exception(ConfigError("the service ended during its start: see its output above"))
 
 
-def _wait_until_ready(ready: Future[bool]) -> None:
+def _address(ready: Future[str]) -> str:
     try:
-        if not ready.result(START_TIMEOUT_S):
-            raise ConfigError("the service ended during its start: see its output above")
+        return ready.result(START_TIMEOUT_S)
     except TimeoutError as error:
         raise ConfigError(f"the service was not ready after {START_TIMEOUT_S:.0f} s") from error
 
@@ -277,9 +273,3 @@ def _show_classes(stats: Path) -> None:
     for row in json.loads(stats.read_text()).get("classes", []):
         shares.add_row(str(row.get("name")), f"{row['percent']:.2f}" if row.get("percent") is not None else "-")
     out.print(shares)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.client.answer_text import answer_lines
-from penstock.client.answers import PenstockAPIError, waits_because
+from penstock.client.answers import Answer, Event, Job, PenstockAPIError, waits_because
 from penstock.errors import with_places
+from penstock.views import View
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import Answer, Event, Job
-    from penstock.views import View
 
 #: Width of tables outside terminals: every row is one line, for `grep` and similar tools.
 FILE_COLUMNS = 10_000

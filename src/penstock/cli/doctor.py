@@ -8,12 +8,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence, Set
+from contextlib import closing
 from http import HTTPStatus
 from typing import TypeVar
 
 from penstock.catalogue.records import catalogue_of
 from penstock.cli import environments
-from penstock.cli.variables import unread_variables
+from penstock.cli.processes import unread_variables
 from penstock.client import Client, ClientError, ModelInfo, PenstockAPIError, Queue, Worker
 from penstock.config import Settings
 from penstock.errors import ConfigError, PenstockError
@@ -43,6 +44,7 @@ from penstock.up.children import RECORD, failing
 from penstock.up.valkey import recorded_url
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 #: The answer of a job store that does not respond.
 NONE_NEWER, NONE_KNOWN = Newer(0, 0), Known({}, frozenset())
@@ -68,7 +70,7 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
         return
     address = settings.redis_url or recorded_url(settings.data / "valkey")
     yield from _redis(settings, address)
-    found = None if address is None else _identity(address)
+    found = _read(address, identity(), None)
     if found is not None:
         yield _keeper(found)
         yield _formats(_read(address, newer(), NONE_NEWER))
@@ -76,6 +78,7 @@ def examine(settings: Settings, url: str, api_key: str | None = None) -> Iterato
     yield from _browser_access(settings)
     yield from _disks(settings)
     yield _catalogue(settings)
+    yield from _access_profiles(settings)
     yield from environments.findings(settings)
     store_address = None if found is None else address
     stored = _stored(settings)
@@ -118,31 +121,15 @@ def _redis(settings: Settings, address: str | None) -> Iterator[Finding]:
         yield Finding("redis", ok=False, detail=error.detail, remedy=f"{_START}, or correct redis_url")
 
 
-def _identity(address: str) -> Identity | None:
-    """Return a job store's identity; None if it does not respond, which `_redis` reports."""
-    try:
-        store = JobStore.open(address, timeout_s=2)
-    except ValueError:
-        return None
-    try:
-        return store.run(identity())
-    except PenstockError:
-        return None
-    finally:
-        store.close()
-
-
-def _read(address: str | None, command: Command[T], otherwise: T) -> T:
-    """Return a job store's answer; `otherwise` without a store, or if it does not respond."""
+def _read(address: str | None, command: Command[T], otherwise: U) -> T | U:
+    """Return a job store's answer; `otherwise` without a store, or if it does not respond, which `_redis` reports."""
     if address is None:
         return otherwise
-    store = JobStore.open(address, timeout_s=2)
     try:
-        return store.run(command)
-    except PenstockError:
+        with closing(JobStore.open(address, timeout_s=2)) as store:
+            return store.run(command)
+    except (PenstockError, ValueError):
         return otherwise
-    finally:
-        store.close()
 
 
 def _keeper(found: Identity) -> Finding:
@@ -195,6 +182,21 @@ def _catalogue(settings: Settings) -> Finding:
         return Finding("catalogue", ok=False, detail=error.detail, remedy="correct the file, or correct `models`")
     detail = "; ".join(wrong.problem for wrong in found.wrong.values()) or ", ".join(sorted(found)) or "no models"
     return Finding("catalogue", not found.wrong, detail, "correct it and restart the worker; the other models serve")
+
+
+def _access_profiles(settings: Settings) -> Iterator[Finding]:
+    """Report the access profiles whose secrets cannot be read here: workers need them, and no other process."""
+    for profile in settings.access_profiles:
+        places = ", ".join(profile.buckets or profile.hosts)
+        whose = f" for {', '.join(profile.tenants)}" if profile.tenants else ""
+        try:
+            if profile.secret is not None:
+                profile.secret.read()
+        except ConfigError as error:
+            remedy = "set it where the workers start; jobs that read there fail with `fetch_failed`"
+            yield Finding(f"access {profile.name}", ok=False, detail=error.detail, remedy=remedy)
+        else:
+            yield Finding(f"access {profile.name}", ok=True, detail=f"{profile.kind} at {places}{whose}")
 
 
 def _stored(settings: Settings) -> StoredCatalogue | None:

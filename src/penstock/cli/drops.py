@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +11,12 @@ import typer
 from penstock.cli.display import err, out, print_json, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, AsJson, Data, Url, connect
 from penstock.cli.upkeep import load
+from penstock.client.answers import ClientError
+from penstock.errors import ConfigError, ObjectNotFound, PenstockError
 
 if TYPE_CHECKING:
     from penstock.config import Settings
-    from penstock.config_tables import DropRule
-    from penstock.storage.redis.drop_events import Pass, Passes
+    from penstock.storage.redis.drop_events import Passes
 
 #: Seconds after which a rule unknown here no longer counts as listed; with events a listing takes place every 300 s.
 LATE_S = 900
@@ -35,7 +35,6 @@ def retry(
 
     The settings here must have the rule. The keeper submits the jobs with its next listing.
     """
-    from penstock.errors import ConfigError, ObjectNotFound
     from penstock.storage.drop_rules import ERROR
     from penstock.storage.objects.opening import open_store
     from penstock.workers.keeper.drop_markers import Markers, drop_id, result_key
@@ -68,35 +67,22 @@ def drops(context: typer.Context, data: Data = None, url: Url = DEFAULT_URL, as_
     """
     if context.invoked_subcommand is not None:
         return
-    from penstock.storage.drop_rules import listed_every_s
-    from penstock.storage.redis.drop_events import problem_with
-    from penstock.up.valkey import redis_address
-
     settings = load(data)
-    if not settings.drops and data is None and (told := _told(url)) is not None and told["rules"]:
-        _show_told(told, as_json)
-        return
-    found = _found(redis_address(settings)) if settings.drops else _found_if_any(settings)
-    problems = {
-        rule.name: problem_with(found, rule.name, rule.queue_url, listed_every_s(rule, settings))
-        for rule in settings.drops
-    }
-    elsewhere = sorted(name for name, last in found.rules.items() if last.age_s <= LATE_S and name not in problems)
+    told = None if settings.drops or data is not None else _told(url)
+    if told is None or not told["rules"]:
+        told = _here(settings)
     if as_json:
-        rules = [_public_fields(rule, found.rules.get(rule.name), problems[rule.name]) for rule in settings.drops]
-        print_json({"rules": rules, "events_waiting": found.events_waiting, "elsewhere": elsewhere})
-    elif settings.drops:
-        _show(settings.drops, found, problems)
+        print_json({"elsewhere": [], **told})
+    elif told["rules"]:
+        _show(told)
     else:
-        _show_no_rules(elsewhere)
-    if any(problems.values()):
+        _show_no_rules(told["elsewhere"])
+    if any(rule["problem"] for rule in told["rules"]):
         raise typer.Exit(JOB_FAILED)
 
 
 def _told(url: str) -> Mapping[str, Any] | None:
     """Return the drop rules of the service; print the reason and return None where the service does not answer."""
-    from penstock.client.answers import ClientError
-
     try:
         with connect(url, patience_s=0) as client:
             return client.drops()
@@ -105,44 +91,27 @@ def _told(url: str) -> Mapping[str, Any] | None:
         return None
 
 
-def _show_told(told: Mapping[str, Any], as_json: bool) -> None:
-    """Show the rules of a service; exit with 1 where one has a problem."""
-    if as_json:
-        print_json({**told, "elsewhere": []})
-    else:
-        rows = table("rule", "where", "model", "objects", "waiting", "failed", "problem")
-        for rule in told["rules"]:
-            last = rule["last_pass"] or {}
-            where = f"{rule['bucket'].rstrip('/')}/{rule['prefix']}"
-            counts = [str(last.get(name, "")) for name in ("found", "waiting", "failed")]
-            rows.add_row(rule["name"], where, rule["model"], *counts, rule["problem"] or "")
-        out.print(rows)
-        for rule in told["rules"]:
-            _show_objects(rule["name"], rule["last_pass"] or {})
-    if any(rule["problem"] for rule in told["rules"]):
-        raise typer.Exit(JOB_FAILED)
+def _here(settings: Settings) -> dict[str, Any]:
+    """Return the drop rules of the settings as the API does, and the names of rules that only the service lists."""
+    from penstock.api.routes.drops import drop_list
+
+    found, names = _passes(settings), {rule.name for rule in settings.drops}
+    elsewhere = sorted(name for name, last in found.rules.items() if last.age_s <= LATE_S and name not in names)
+    return {**drop_list(settings, found).model_dump(mode="json"), "elsewhere": elsewhere}
 
 
-def _found(address: str) -> Passes:
-    from penstock.storage.redis.drop_events import passes
+def _passes(settings: Settings) -> Passes:
+    """Return the last listings of the service of the settings; none without rules and such a service."""
+    from penstock.storage.redis.drop_events import NO_PASSES, passes
     from penstock.storage.redis.records import JobStore
-
-    store = JobStore.open(address)
-    try:
-        return store.run(passes())
-    finally:
-        store.close()
-
-
-def _found_if_any(settings: Settings) -> Passes:
-    """Return the last listings of the service of the settings; no listings without such a service."""
-    from penstock.errors import PenstockError
-    from penstock.storage.redis.drop_events import NO_PASSES
     from penstock.up.valkey import redis_address
 
     try:
-        return _found(redis_address(settings))
+        with closing(JobStore.open(redis_address(settings))) as store:
+            return store.run(passes())
     except PenstockError:
+        if settings.drops:
+            raise
         return NO_PASSES
 
 
@@ -153,37 +122,27 @@ def _show_no_rules(elsewhere: Sequence[str]) -> None:
         out.print(f"the service has rules of other settings: {names}. Run this in its folder or with its penstock.toml")
 
 
-def _public_fields(rule: DropRule, found: Pass | None, problem: str | None) -> dict[str, Any]:
-    fields = {"name": rule.name, "bucket": rule.bucket, "prefix": rule.prefix, "model": rule.model}
-    last = None if found is None else asdict(found)
-    return {**fields, "tenant": rule.tenant, "events": rule.events, "problem": problem, "last_pass": last}
-
-
-def _show(rules: tuple[DropRule, ...], found: Passes, problems: Mapping[str, str | None]) -> None:
+def _show(told: Mapping[str, Any]) -> None:
     rows = table("rule", "where", "model", "events", "objects", "waiting", "failed", "last listing", "problem")
-    for rule in rules:
-        where, last = f"{rule.bucket.rstrip('/')}/{rule.prefix}", found.rules.get(rule.name)
-        hears = rule.events if rule.queue_url is None else "sqs"
-        counts = ("", "", "") if last is None else (str(last.found), str(last.waiting), str(last.failed))
-        rows.add_row(
-            rule.name, where, rule.model, hears or "listing", *counts, _when(last), problems[rule.name] or ""
-        )  # fmt: skip
+    for rule in told["rules"]:
+        last, where = rule["last_pass"] or {}, f"{rule['bucket'].rstrip('/')}/{rule['prefix']}"
+        hears = {None: "listing", "webhook": "webhook"}.get(rule["events"], "sqs")
+        counts = [str(last.get(name, "")) for name in ("found", "waiting", "failed")]
+        when = f"{last['age_s']:.0f} s ago, took {last['took_s']:.1f} s" if last else "none"
+        rows.add_row(rule["name"], where, rule["model"], hears, *counts, when, rule["problem"] or "")
     out.print(rows)
-    for rule in rules:
-        last = found.rules.get(rule.name)
-        if last and last.passed_over:
-            passed_over = ", ".join(last.passed_over)
-            out.print(f"{rule.name} skips names that cannot be objects (copy or rename them): {passed_over}")
-        if last and last.gone:
-            out.print(f"{rule.name} has no results for objects that disappeared too early: {', '.join(last.gone)}")
-        if last:
-            _show_objects(rule.name, asdict(last))
-    if found.events_waiting:
-        out.print(f"{found.events_waiting} events wait for the keeper")
+    for rule in told["rules"]:
+        _show_objects(rule["name"], rule["last_pass"] or {})
+    if told["events_waiting"]:
+        out.print(f"{told['events_waiting']} events wait for the keeper")
 
 
 def _show_objects(rule: str, last: Mapping[str, Any]) -> None:
-    """Print the files that a rule ignores, and its failed objects with their reasons."""
+    """Print the names that a rule skips or ignores, its objects without results, and its failures with the reasons."""
+    if passed_over := ", ".join(last.get("passed_over", ())):
+        out.print(f"{rule} skips names that cannot be objects (copy or rename them): {passed_over}")
+    if gone := ", ".join(last.get("gone", ())):
+        out.print(f"{rule} has no results for objects that disappeared too early: {gone}")
     if count := last.get("ignored", 0):
         names, takes = ", ".join(last["ignored_files"]), " ".join(last["takes"])
         more = ", ..." if count > len(last["ignored_files"]) else ""
@@ -196,7 +155,3 @@ def _show_objects(rule: str, last: Mapping[str, Any]) -> None:
         out.print(f"{rule} failed on {key}: {reason}")
     if failures:
         out.print(f"After a correction, `penstock drops retry {rule}` runs them again")
-
-
-def _when(last: Pass | None) -> str:
-    return "none" if last is None else f"{last.age_s:.0f} s ago, took {last.took_s:.1f} s"

@@ -20,11 +20,11 @@ from penstock.cli.options import (
     connect,
     interruptible,
 )
+from penstock.client.answers import Job
 from penstock.jobs import Status
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import Job
 
 Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the files.", file_okay=False)]
 
@@ -100,13 +100,13 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job ends; show its progress and estimated time. Exit code 1 if it did not succeed."""
-    from penstock.cli.progress import estimating
+    from penstock.cli.progress import following
 
     with connect(url) as client:
         client.job(job_id)
     with connect(url, patience_s=FOLLOWING_S) as client:
         sentence = f"The job continues. End it with `penstock cancel {job_id}`."
-        with interruptible(sentence), estimating(err) as on_job:
+        with interruptible(sentence), following(err) as on_job:
             job = client.wait(job_id, timeout_s=timeout_s, on_job=on_job)
         show_result(client, job, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)

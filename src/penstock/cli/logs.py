@@ -11,11 +11,11 @@ import typer
 
 from penstock.cli.display import clock, err, out, print_json
 from penstock.cli.options import DEFAULT_URL, FOLLOWING_S, AsJson, Url, connect, interruptible
+from penstock.client.answers import JobLog, Line, WorkerLine
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import JobLog, Line, WorkerLine
 
 #: Seconds between two reads of a running job's lines; workers store them with their heartbeats.
 EVERY_S = 1.0

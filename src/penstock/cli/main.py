@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from http import HTTPStatus
 from itertools import takewhile
@@ -57,11 +58,13 @@ from penstock.cli.options import (
     pairs,
     require_files,
 )
+from penstock.cli.params import assign_texts, means_texts, parse_params, take_options
 from penstock.cli.processes import api, keeper, up, worker
 from penstock.cli.queues import dead_letters_app, queues_app
 from penstock.cli.reproduce import reproduce
 from penstock.cli.run import read_document, run
 from penstock.cli.samples import sample, sample_model
+from penstock.cli.search import search
 from penstock.cli.serve import serve
 from penstock.cli.subscriptions import subscriptions_app
 from penstock.cli.systemd import install_app
@@ -70,11 +73,12 @@ from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
 from penstock.cli.watch import watch
 from penstock.cli.webhooks import webhooks_app
+from penstock.client.answers import Job, ModelInfo, PenstockAPIError, Unreachable
+from penstock.client.local_files import assign_files, split_files
 from penstock.jobs import Priority, Status
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.answers import Job, ModelInfo
 
 app = typer.Typer(
     cls=Commands,
@@ -99,7 +103,7 @@ app.add_typer(tenants_app, name="tenants")
 _FIELDS_TOO = {"ignore_unknown_options": True}
 app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)(run)
 app.command("serve", epilog=EPILOG)(serve)
-for _command in (upload, wait, download, logs, reproduce, watch):
+for _command in (upload, wait, download, logs, reproduce, search, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
@@ -168,7 +172,6 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job: penstock submit csmask scene.tif --out result."""
-    from penstock.cli.params import parse_params, take_options
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
 
@@ -205,8 +208,6 @@ def submit(
 
 def _show_help(context: typer.Context, model: str, url: str) -> None:
     """Print the help of a model, or that of `submit` where the service does not respond."""
-    from penstock.client.answers import Unreachable
-
     try:
         with connect(url) as client:
             info = client.model(model)
@@ -219,8 +220,6 @@ def _show_help(context: typer.Context, model: str, url: str) -> None:
 
 def _schema_of(model: ModelInfo) -> Mapping[str, Any]:
     """Return the schema of a model's input; a model that cannot be used may have none, and is refused."""
-    from penstock.client.answers import PenstockAPIError
-
     if model.problem is not None and not model.input_schema.get("properties"):
         detail = f"{model.name} cannot be used at the moment: {model.problem}"
         raise PenstockAPIError({"code": "model_unavailable", "detail": detail}, status=503)
@@ -281,8 +280,6 @@ def events(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 @app.command()
 def trace(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show the history of a job: request, waits, attempts, phases, batches, artifacts, webhooks."""
-    from dataclasses import asdict
-
     from penstock.cli.timeline import timeline
 
     with connect(url) as client:
@@ -369,9 +366,6 @@ def _input(
     document: dict[str, Any], files: list[str], schema: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str | Path]]:
     """Return the job's input, and the local files in it by their place."""
-    from penstock.cli.params import assign_texts, means_texts
-    from penstock.client.file_fields import assign_files
-    from penstock.client.local_files import split_files
     from penstock.requests import is_file
 
     if files and means_texts(files, schema, is_file):
@@ -381,11 +375,10 @@ def _input(
 
 def _follow(client: Client, job: Job, timeout_s: float | None) -> Job:
     from penstock.cli.progress import following
-    from penstock.client.answers import PenstockAPIError, Unreachable
 
     try:
-        with interruptible(_goes_on(job.id)), following(err) as on_event:
-            return client.wait(job.id, timeout_s=timeout_s, on_event=on_event)
+        with interruptible(_goes_on(job.id)), following(err) as on_job:
+            return client.wait(job.id, timeout_s=timeout_s, on_job=on_job)
     except (PenstockAPIError, Unreachable) as error:  # a restart that requires keys, for example
         if not (isinstance(error, PenstockAPIError) and error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)):
             err.print(f"\n{_goes_on(job.id)}")

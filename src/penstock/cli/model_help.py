@@ -6,17 +6,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from typer import BadParameter
 from typer.core import TyperCommand
 
 from penstock.cli.display import out
 from penstock.cli.params import text_field
+from penstock.client.answers import ModelInfo
 from penstock.client.local_files import media_fields, shapes
 from penstock.media_types import SUFFIXES
 
 if TYPE_CHECKING:
     import typer
 
-    from penstock.client.answers import ModelInfo
     from penstock.models import CatalogueEntry
 
 #: Keys of a context: True if the help of the named model is wanted, and how many words stand after `--`.
@@ -38,8 +39,6 @@ class ModelCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's own kind of Context
         """Read the arguments; without a model, `--help` is that of the command."""
-        from typer import BadParameter
-
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[_PLAIN] = max(0, len(args) - end - 1)
         others = [word for word in args[:end] if word != "--help"]

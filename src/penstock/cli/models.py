@@ -17,7 +17,7 @@ from penstock.cli.promotion import promote
 from penstock.cli.tuning import tune
 from penstock.cli.upkeep import opened, opened_stores, operator
 from penstock.client.answers import Unreachable
-from penstock.client.local_files import media_fields
+from penstock.client.local_files import assign_files, media_fields
 from penstock.errors import ConfigError, ModelUnavailable, ObjectStoreUnavailable
 
 if TYPE_CHECKING:
@@ -320,7 +320,6 @@ def retry(
 
 def _sample(path: Path | None) -> Sample | None:
     """Return a file as a sample for a model's first media field."""
-    from penstock.client.file_fields import assign_files
     from penstock.local.inspection import Sample
 
     return None if path is None else Sample(path.name, lambda schema: assign_files([str(path)], schema))

@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli.display import err
-from penstock.client.answers import PenstockAPIError, Unreachable
+from penstock.client.answers import ClientError, PenstockAPIError, Unreachable
+from penstock.jobs import is_reference
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -147,8 +148,6 @@ def connect(url: str, *, patience_s: float = REQUEST_S) -> Iterator[Client]:
 
 def require_files(texts: Iterable[str]) -> None:
     """Raise `ClientError` for a text that can only mean a file, and names none: it ends as names of media files do."""
-    from penstock.client.answers import ClientError
-    from penstock.jobs import is_reference
     from penstock.requests import is_file
 
     for text in texts:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.client.field_texts import fields, kinds, put_text
-from penstock.client.file_fields import UsageProblem, media_ways
-from penstock.client.local_files import media_fields, shapes
+from penstock.client.local_files import UsageProblem, media_fields, media_ways, shapes
 from penstock.jobs import is_reference
 
 

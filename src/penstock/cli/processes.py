@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,7 +42,6 @@ def up(
     supervisor: Supervisor = 0,
 ) -> None:
     """Run everything on this machine: Valkey, the object store, API, workers and keeper. Ctrl-C ends it."""
-    from penstock.cli.variables import unread_variables
     from penstock.config import load_settings
     from penstock.observation.log import configure
     from penstock.up.children import end_with
@@ -128,7 +129,6 @@ def _process(supervisor: int, **given: Any) -> Settings:
     """Set this process up as a part of the service, and return its settings; those given and not None count."""
     import structlog
 
-    from penstock.cli.variables import unread_variables
     from penstock.config import load_settings
     from penstock.observation.log import configure, log_uncaught
     from penstock.up.children import end_with
@@ -141,3 +141,23 @@ def _process(supervisor: int, **given: Any) -> Settings:
     for warning in unread_variables(os.environ):
         structlog.get_logger(__name__).warning("settings.unread_variable", detail=warning)
     return settings
+
+
+_PREFIX = "PENSTOCK_"
+#: Read beside the settings: by the command line, by the examples of the docs, and for the file of the settings.
+_OTHERS = frozenset({"API_KEY", "CONFIG", "URL"})
+
+
+def unread_variables(names: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each `PENSTOCK_*` name that nothing reads, with the nearest one that something does.
+
+    Of `PENSTOCK_S3__REGION` only `S3` is checked here: the settings refuse an unknown part of a table by themselves.
+    """
+    from penstock.config import Settings
+
+    known = {name.upper() for name in Settings.model_fields} | _OTHERS
+    for name in sorted(names):
+        stem = name.upper().partition("__")[0].removeprefix(_PREFIX)
+        if name.upper().startswith(_PREFIX) and stem not in known:
+            near = get_close_matches(stem, sorted(known), n=1)
+            yield f"nothing reads {name}" + (f" (did you mean {_PREFIX}{near[0]}?)" if near else "")

@@ -10,18 +10,17 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    Progress,
     ProgressColumn,
     SpinnerColumn,
     Task,
-    TaskID,
     TextColumn,
     TransferSpeedColumn,
 )
+from rich.progress import Progress as Bars
 from rich.text import Text
 
-from penstock.client.answers import Event, Job, waits_because
-from penstock.jobs import Phase
+from penstock.client.answers import Job
+from penstock.jobs import Phase, Progress
 
 #: Display names of phases.
 DOING = {
@@ -35,6 +34,10 @@ DOING = {
 }
 
 
+#: Outcomes of attempts after which the job goes on.
+_GOES_ON = ("retrying", "released", "lost")
+
+
 @contextmanager
 def transfer(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of a file transfer; yields a function for (bytes done, total bytes)."""
@@ -45,15 +48,46 @@ def transfer(console: Console, what: str) -> Iterator[Callable[[int, int], None]
 
 
 @contextmanager
-def following(console: Console) -> Iterator[Callable[[Event], None]]:
-    """Show a job's phase, progress and remaining time; yields a function for the job's events."""
+def phases(console: Console) -> Iterator[Callable[..., None]]:
+    """Show the progress of a run; yields a function for its phase and progress, its place in line and seconds left."""
     columns = (
         SpinnerColumn(), TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[count]:>9}"),
         _Times(),
     )  # fmt: skip
     with _bars(console, *columns) as bars:
-        view = _EventBars(console, bars, bars.add_task(DOING[Phase.WAITING], total=None, count=""))
-        yield view.take
+        task = bars.add_task(DOING[Phase.WAITING], total=None, count="")
+
+        def take(
+            phase: str | None, progress: Progress, *, place: int | None = None, left_s: float | None = None
+        ) -> None:
+            what = DOING[Phase(phase)] if phase in set(Phase) else "finishing"
+            waits = f"place {place}" if place else ""
+            count = f"{progress.done}/{progress.total}" if progress.total else waits
+            bars.update(
+                task, description=what, completed=progress.done, total=progress.total, count=count, left_s=left_s
+            )
+
+        yield take
+
+
+@contextmanager
+def following(console: Console) -> Iterator[Callable[[Job], None]]:
+    """Show a job's progress and the service's estimate of its remaining time; yields a function for the job.
+
+    Prints why the job waits for its model, and the attempts that did not end it: `attempt 1 released`.
+    """
+    with phases(console) as show:
+        said = set[str]()
+
+        def take(job: Job) -> None:
+            show(job.phase, job.progress, place=job.queue_position, left_s=job.eta_s)
+            attempts = (f"attempt {each.number} {each.outcome}" for each in job.attempts if each.outcome in _GOES_ON)
+            for sentence in filter(None, (job.waits_because, *attempts)):
+                if sentence not in said:
+                    said.add(sentence)
+                    console.print(sentence, highlight=False, markup=False)
+
+        yield take
 
 
 @contextmanager
@@ -85,35 +119,10 @@ def minutes(seconds: float) -> str:
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
-@contextmanager
-def estimating(console: Console) -> Iterator[Callable[[Job], None]]:
-    """Show a job's progress and the service's estimate of its remaining time; yields a function for the job."""
-    columns = (
-        SpinnerColumn(), TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[count]}"),
-        TextColumn("{task.fields[left]}"),
-    )  # fmt: skip
-    with _bars(console, *columns) as bars:
-        task, said = bars.add_task("", total=None, count="", left=""), ""
-
-        def take(job: Job) -> None:
-            nonlocal said
-            done, total = job.progress.done, job.progress.total
-            what = DOING[Phase(job.phase)] if job.phase in set(Phase) else "finishing"
-            place = f"place {job.queue_position}" if job.queue_position else ""
-            left = f"about {minutes(job.eta_s)} left" if job.eta_s and job.eta_s >= 1 else ""
-            count = f"{done}/{total}" if total else place
-            bars.update(task, description=what, completed=done, total=total, count=count, left=left)
-            if job.waits_because not in ("", said):
-                bars.print(job.waits_because, highlight=False, markup=False)
-            said = job.waits_because
-
-        yield take
-
-
 class _Times(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Show the times of a task."""
-        return Text(times(task.elapsed or 0.0, task.time_remaining))
+        return Text(times(task.elapsed or 0.0, task.fields.get("left_s") or task.time_remaining))
 
 
 class _Size(ProgressColumn):
@@ -131,44 +140,5 @@ class _Size(ProgressColumn):
         return Text(f"{(self._size_of(self._folder) - self._before) / 1e6:,.0f} MB")
 
 
-#: Events that need no line of their own: in a terminal, and elsewhere besides.
-_SHOWN_BY_BARS = frozenset({"snapshot", "job.phase", "job.preview"})
-_EXPECTED = frozenset(
-    {"job.queued", "job.started", "job.split_decided", "job.succeeded", "job.failed", "job.canceled", "job.expired"}
-)
-
-
-class _EventBars:
-    def __init__(self, console: Console, bars: Progress, task: TaskID) -> None:
-        self._bars = bars
-        self._task = task
-        self._said = ""
-        self._silent = _SHOWN_BY_BARS if console.is_terminal else _SHOWN_BY_BARS | _EXPECTED
-
-    def take(self, event: Event) -> None:
-        """Show an event. A snapshot would show the job's end before its beginning, since the events follow.
-
-        Only the reason why the job waits is read from a snapshot: no event contains it.
-        """
-        if event.type == "job.created":
-            self._show(Phase.WAITING, 0, None)
-        elif event.type == "job.progress":
-            self._show(event.data.get("phase"), event.data.get("done") or 0, event.data.get("total"))
-        elif event.type == "snapshot" and event.data.get("model_problem"):
-            self._say(waits_because(event.data["model_problem"]))
-        elif event.type not in self._silent and not event.type.startswith("delivery."):
-            self._say(event.type.removeprefix("job.").replace("_", " "))
-
-    def _show(self, phase: str | None, done: int, total: int | None) -> None:
-        what = DOING[Phase(phase)] if phase in set(Phase) else "finishing"
-        count = f"{done}/{total}" if total else ""
-        self._bars.update(self._task, description=what, completed=done, total=total, count=count)
-
-    def _say(self, what: str) -> None:
-        if what != self._said:
-            self._said = what
-            self._bars.print(what, highlight=False, markup=False)
-
-
-def _bars(console: Console, *columns: ProgressColumn) -> Progress:
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+def _bars(console: Console, *columns: ProgressColumn) -> Bars:
+    return Bars(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.display import clock, err, out, print_json, show_all, show_job, show_one, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, FOLLOWING_S, AsJson, Url, confirm, connect
-
-if TYPE_CHECKING:
-    from penstock.client.answers import Job, Queue
+from penstock.client.answers import Job, Queue
 
 queues_app = typer.Typer(
     help="The queues: list, show, pause, drain, resume and purge them.", epilog=EPILOG, no_args_is_help=True

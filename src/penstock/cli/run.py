@@ -23,8 +23,7 @@ from penstock.cli.model_help import plain_words, show_help, wants_help
 from penstock.cli.options import INTERRUPTED, JOB_FAILED, USAGE, AsJson, Catalogues, Params, Whole
 from penstock.cli.params import assign_texts, means_texts, parse_params, take_options
 from penstock.client.answer_text import answer_lines
-from penstock.client.answers import Event
-from penstock.client.file_fields import UsageProblem, assign_files
+from penstock.client.local_files import UsageProblem, assign_files
 from penstock.cores import cores, physical_cores
 from penstock.errors import InputError, ModelUnavailable, ProcessorFailed, RequestError, ServiceError, with_places
 from penstock.jobs import Phase, Progress
@@ -186,12 +185,12 @@ class _View:
     streams: bool
     said: list[str] = field(default_factory=list)
     _bars: ExitStack = field(default_factory=ExitStack)
-    _tell: Callable[[Event], None] | None = None
+    _tell: Callable[..., None] | None = None
 
     def __enter__(self) -> _View:
-        from penstock.cli.progress import following
+        from penstock.cli.progress import phases
 
-        self._tell = self._bars.enter_context(following(err))
+        self._tell = self._bars.enter_context(phases(err))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,8 +201,7 @@ class _View:
     def progress(self, phase: Phase, progress: Progress) -> None:
         """Show the progress of the run."""
         if self._tell is not None and not self.said:
-            data = {"phase": phase.value, "done": progress.done, "total": progress.total}
-            self._tell(Event("", "job.progress", None, data))
+            self._tell(phase, progress)
 
     def say(self, text: str) -> None:
         """Print a further part of the result's text."""

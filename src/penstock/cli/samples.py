@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
+from shutil import copyfile
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
 from penstock.cli.display import err, out
 from penstock.errors import ConfigError
-from penstock.local.sample_files import FILES, SCENE_PX, kind_of, write_file
 
-#: Extras that bring the libraries of the files.
-_EXTRAS = {"av": "media", "numpy": "worker", "PIL": "worker", "rasterio": "geo"}
+#: Width and height of a scene in pixels where nothing else is asked for.
+SCENE_PX = 1024
+#: The end of each file's name, and its content. All but the scene are drawn files that lie in `sample-files`.
+FILES: Mapping[str, str] = MappingProxyType(
+    {
+        ".tif": "a synthetic scene, six bands of reflectance x 10000",
+        ".jpg": "a drawn photograph of a house and a tree",
+        ".png": "a page of three lines",
+        ".wav": "a recording of 3 s, tones and pauses without a word",
+        ".mp4": "a video of 2 s, a ball that crosses a meadow",
+        ".csv": "a table of eight plots with rain and sun",
+        ".npy": "six rows of 64 random numbers, float32",
+    }
+)
+_OTHER_ENDS = {".tiff": ".tif", ".jpeg": ".jpg"}
+
+
+def end_of(path: Path) -> str:
+    """Return the end in `FILES` that a path's own end means; raise `ConfigError` for another one."""
+    end = _OTHER_ENDS.get(path.suffix.lower(), path.suffix.lower())
+    if end not in FILES:
+        raise ConfigError(f"there is no sample file with the end {path.suffix!r}; known ends: {', '.join(FILES)}")
+    return end
+
+
+def write_file(path: Path, *, size_px: int | None = None) -> None:
+    """Write the file that the path's end names; `size_px` is the side of a scene, the only kind that has a choice."""
+    if (end := end_of(path)) == ".tif":
+        from penstock.processors.geo.sample import write_sample
+
+        write_sample(path, size_px=size_px or SCENE_PX)
+        return
+    if size_px is not None:
+        raise ConfigError("only a scene (.tif) can have a size")
+    copyfile(Path(__file__).parent / "sample-files" / f"sample{end}", path)
 
 
 def sample(
@@ -34,7 +70,7 @@ def sample(
     if path.exists() and not force:
         raise ConfigError(f"{path} exists: choose another name, or replace it with --force")
     write_sample_file(path, size_px=size_px)
-    out.print(f"{path}: {kind_of(path).content}")
+    out.print(f"{path}: {FILES[end_of(path)]}")
 
 
 def write_sample_file(path: Path, *, size_px: int | None = None) -> None:
@@ -44,8 +80,7 @@ def write_sample_file(path: Path, *, size_px: int | None = None) -> None:
             raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
         write_file(path, size_px=size_px)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0], "worker")
-        raise ConfigError(f"this needs {error.name}: pip install '.[{extra}]' in a clone of the repository") from error
+        raise ConfigError(f"this needs {error.name}: pip install '.[geo]' in a clone of the repository") from error
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -60,8 +95,6 @@ def sample_model(
 
     penstock sample-model text-generation --out stories >> models.toml
     """
-    from difflib import get_close_matches
-
     from penstock.local.sample_models import KINDS, write_sample
 
     if kind == "list":

@@ -20,7 +20,7 @@ from penstock.cli.environments import built_records
 from penstock.cli.options import DEFAULT_URL, INTERRUPTED, Data
 from penstock.cli.params import text_field
 from penstock.cli.processes import Supervisor
-from penstock.client.file_fields import UsageProblem
+from penstock.client.local_files import UsageProblem
 from penstock.errors import ConfigError, ModelUnavailable
 
 #: Seconds between two looks at the files.

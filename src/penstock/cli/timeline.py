@@ -92,44 +92,16 @@ def _end(job: Job, at: datetime | None, data: dict[str, Any]) -> Iterator[_Row]:
 
 
 def _phases(job: Job, events: Sequence[Event]) -> Iterator[_Row]:
-    """Yield the phases of each attempt: from the record, or, for a job of an earlier release, from its heartbeats."""
+    """Yield the phases of each attempt, with the last progress that the job reported in them."""
     reached = {
         (event.data.get("attempt"), event.data.get("phase")): _reached(event)
         for event in events
         if event.type == "job.progress"
     }
-    if not any(attempt.phases for attempt in job.attempts):
-        yield from _told_phases(events)
     for attempt in job.attempts:
         for each in attempt.phases:
             took = {} if each.ended_at is None else {"took_s": _between(each.started_at, each.ended_at)}
             yield each.started_at, f"phase {each.phase}", {**took, **reached.get((attempt.number, each.phase), {})}
-
-
-def _told_phases(events: Sequence[Event]) -> Iterator[_Row]:
-    begun: Event | None = None
-    latest: Event | None = None
-    for event in events:
-        if begun is not None and latest is not None and _leaves(begun, event):
-            yield _phase(begun, latest, event)
-            begun = None
-        if event.type == "job.progress":
-            begun, latest = begun or event, event
-    if begun is not None and latest is not None:
-        yield _phase(begun, latest, None)
-
-
-def _leaves(begun: Event, event: Event) -> bool:
-    if event.type == "job.progress":
-        return any(event.data.get(name) != begun.data.get(name) for name in ("phase", "attempt"))
-    return event.final or event.type == "job.started" or event.type in _SENT_BACK
-
-
-def _phase(begun: Event, latest: Event, end: Event | None) -> _Row:
-    data: dict[str, Any] = {}
-    if end is not None and begun.at is not None and end.at is not None:
-        data["took_s"] = _between(begun.at, end.at)
-    return begun.at, f"phase {begun.data.get('phase')}", data | _reached(latest)
 
 
 def _reached(event: Event) -> dict[str, Any]:

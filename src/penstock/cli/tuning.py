@@ -95,7 +95,7 @@ def _record(name: str, catalogue: Sequence[Path] | None) -> tuple[Model, tuple[P
 
 
 def _target(name: str, paths: Sequence[Path]) -> Path:
-    from penstock.local.record_edits import file_of
+    from penstock.local.ready import file_of
 
     return file_of(name, paths)
 
@@ -166,7 +166,7 @@ def _recommend(start: Candidate, best: Trial, first: Trial, in_record: Set[str])
 
 
 def _write(name: str, path: Path, start: Candidate, best: Candidate, in_record: Set[str], *, yes: bool) -> None:
-    from penstock.local.record_edits import write
+    from penstock.local.ready import write
     from penstock.local.tuning import changes, changes_results
 
     values = {_FIELDS[key]: new for key, (_, new) in changes(start, best).items() if key in in_record}

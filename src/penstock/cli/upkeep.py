@@ -6,6 +6,7 @@ import getpass
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ def doctor(url: Url = DEFAULT_URL, data: Data = None, as_json: AsJson = False) -
 
     Without a data folder and settings, check the API at --url or PENSTOCK_URL, its queues and models.
     """
-    from dataclasses import asdict
-
     from penstock.cli.doctor import examine, is_elsewhere
     from penstock.config import api_key
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from penstock.cli.display import err, fitted, out, print_json
 from penstock.cli.options import DEFAULT_URL, AsJson, Url, connect
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from penstock.client.answers import UsageReport, UsageSums
+from penstock.client.answers import UsageReport, UsageSums
 
 _DAY = ["%Y-%m-%d"]
 _STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -6,9 +6,11 @@ import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from penstock.cli.display import out, print_json
 from penstock.cli.options import DEFAULT_URL, AsJson, Url, connect
+from penstock.client.answers import ClientError
 
 if TYPE_CHECKING:
     from penstock.cli.watching import ServiceState
@@ -43,11 +45,9 @@ def watch(
 
 
 def _live(client: Client, url: str, every_s: float, first: ServiceState) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from penstock.cli.watching import Screen, read_state
-    from penstock.client.answers import ClientError
 
     screen, pause = Screen(url), threading.Event()
     screen.update(first)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.deliveries import show_deliveries
 from penstock.cli.display import clock, err, out, print_json, show_all, show_deleted, show_one, table
 from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Url, connect
-
-if TYPE_CHECKING:
-    from penstock.client.answers import WebhookEndpoint
+from penstock.client.answers import WebhookEndpoint
 
 webhooks_app = typer.Typer(
     help="Webhook endpoints, which receive events of all jobs: create, list, test, change, rotate and delete them.",

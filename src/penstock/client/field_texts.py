@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock.client.file_fields import UsageProblem
-from penstock.client.local_files import shapes
+from penstock.client.local_files import UsageProblem, shapes
 
 #: Reads the text of a field by the field's schema, the whole schema, and the field's name.
 Read = Callable[[str, Mapping[str, Any], Mapping[str, Any], str], Any]

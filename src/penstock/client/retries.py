@@ -78,7 +78,7 @@ def retry_after_s(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header (a number or a date); None where it has neither."""
     if not header:
         return None
-    if header.strip().isdigit():
+    if header.strip().isdecimal():
         return float(header)
     try:
         return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 import httpx2
 
 from penstock.client.answers import Event
-from penstock.client.transfers import TransferStopped
+from penstock.client.uploads import TransferStopped
 
 P = ParamSpec("P")
 T = TypeVar("T")

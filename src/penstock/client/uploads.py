@@ -1,10 +1,11 @@
-"""The local files of uploads: their bytes and digests, the parts of large ones, and the notes that resume these."""
+"""The local files of uploads: bytes, digests, parts of large ones, notes that resume these, and their progress."""
 
 from __future__ import annotations
 
 import math
 import mimetypes
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,6 @@ from typing import Any, Literal, Self
 from penstock.client.answers import ClientError
 from penstock.client.downloads import CHUNK_BYTES, file_errors, make_folder, open_file
 from penstock.client.options import OnBytes
-from penstock.client.transfers import TransferProgress
 from penstock.multipart import part_sizes
 
 #: Larger files are sent as multipart uploads.
@@ -167,3 +167,38 @@ def _delete_old(folder: Path) -> None:
         with suppress(FileNotFoundError):
             if time.time() - note.stat().st_mtime > NOTE_S:
                 note.unlink()
+
+
+class TransferStopped(ClientError):
+    """A transfer was stopped because another one failed."""
+
+
+class TransferProgress:
+    """The summed progress of transfers in several threads."""
+
+    def __init__(self, on_bytes: OnBytes | None, total: int) -> None:
+        #: Set to end the transfers.
+        self.stop = threading.Event()
+        self._on_bytes = on_bytes
+        self._total = total
+        self._done: dict[object, int] = {}
+        self._reported = 0
+        self._lock = threading.Lock()
+
+    def of(self, name: object) -> OnBytes:
+        """Return the callback of one transfer."""
+        return lambda done, _total: self.report(name, done)
+
+    def done(self, name: object) -> int:
+        """Return the bytes done of a transfer."""
+        return self._done.get(name, 0)
+
+    def report(self, name: object, done: int) -> None:
+        """Record a transfer's progress; raise `TransferStopped` where it should end. The sum never decreases."""
+        if self.stop.is_set():
+            raise TransferStopped("another transfer failed")
+        with self._lock:
+            self._done[name] = done
+            self._reported = max(self._reported, sum(self._done.values()))
+            if self._on_bytes is not None:
+                self._on_bytes(self._reported, self._total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import httpx2
@@ -57,23 +57,31 @@ class WebAddress:
         return f"{self.scheme}://{self.netloc}{self.target}"
 
 
-def check_url(url: str, allowed: Iterable[str], any_public: bool) -> WebAddress:
+def check_url(
+    url: str, allowed: Iterable[str], any_public: bool, opens: Callable[[WebAddress], bool] = lambda _: False
+) -> WebAddress:
     """Return the parsed URL; raise `MediaRefused` for a URL that is forbidden, whatever its name resolves to.
 
-    `allowed` holds `host:port` pairs. Without `any_public`, the URL must be one of them. With it, any host on a usual
-    port passes here, and is rejected later if one of its addresses is not public.
+    `allowed` holds `host:port` pairs. Without `any_public`, the URL must be one of them, or one that `opens` allows.
+    With it, any host on a usual port passes here, and is rejected later if one of its addresses is not public.
     """
     address = _parse(url)
     if _pair(address.host, address.port) in {_normal_pair(pair) for pair in allowed}:
         return replace(address, exempt=True)
-    if not any_public:
+    is_open = opens(address)
+    if not any_public and not is_open:
         raise refusal("the host and port are not on the allow-list")
-    if address.port not in USUAL_PORTS:
+    if address.port not in USUAL_PORTS and not is_open:
         raise refusal("the port is unusual and not on the allow-list")
     literal = _literal(address.host)
     if literal is not None and not is_public(literal):
         raise refusal("the address is not public")
     return address
+
+
+def operator_address(url: str) -> WebAddress:
+    """Return the parsed URL of a service that the settings name, which need not be public."""
+    return replace(_parse(url), exempt=True)
 
 
 def joined(url: str, location: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.client.file_fields import UsageProblem, assign_files
-from penstock.client.local_files import media_fields, takes_list
+from penstock.client.local_files import UsageProblem, assign_files, media_fields, takes_list
 from penstock.config_tables import DropRule
 from penstock.errors import ConfigError, InvalidInput
 from penstock.media_types import SUFFIXES

@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +21,7 @@ import httpcore2
 import httpx2
 import structlog
 
+from penstock.client.retries import retry_after_s
 from penstock.config import Settings
 from penstock.errors import (
     FetchFailed,
@@ -31,14 +32,21 @@ from penstock.errors import (
     MediaUnreadable,
     Unreached,
 )
-from penstock.intake.addresses import WebAddress, check_url, is_public, joined, refusal
-from penstock.intake.connections import Bounds, LeastRate, PinnedBackend, Resolver, look_up, no_check
+from penstock.intake.addresses import WebAddress, check_url, is_public, joined, operator_address, refusal
+from penstock.intake.connections import (
+    Bounds,
+    LeastRate,
+    PinnedBackend,
+    Resolver,
+    look_up,
+    no_check,
+)
+from penstock.intake.credentials import Credentials, is_passing
 from penstock.storage.objects.base import new_file
 
 log = structlog.get_logger(__name__)
 
-MAX_REDIRECTS = 3
-#: Bytes of a webhook receiver's response that are kept.
+#: Bytes of a webhook receiver's or a signing service's response that are kept.
 MAX_ANSWER_BYTES = 64 << 10
 USER_AGENT = "penstock"
 
@@ -56,8 +64,10 @@ _REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 )
 _CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<last>\d{1,18})/(?P<size>\d{1,18})")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: Retryable responses: timeouts, too early, too many; and every 5xx.
-_PASSING = frozenset({408, 425, 429})
+#: Redirects after which a request keeps its method and its body.
+_REPEATS = frozenset({307, 308})
+#: Seconds that a signing service may take.
+_SERVICE_S = 30.0
 _HTTP_ERRORS = (
     httpcore2.TimeoutException,
     httpcore2.NetworkError,
@@ -110,12 +120,17 @@ class FetchedPart:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A webhook receiver's response with any status; its body is cut to 64 KiB."""
+    """A response with any status; that of a webhook receiver is cut to 64 KiB."""
 
     status: int
     #: Headers, with names in lower case.
     headers: Mapping[str, str]
     body: bytes
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds after which the server wants to be asked again, if it says so."""
+        return retry_after_s(self.headers.get("retry-after"))
 
 
 @dataclass(frozen=True)
@@ -135,20 +150,25 @@ class GuardedClient:
         """Return the least rate of a server, for all requests for one file."""
         return LeastRate(self.settings.fetch_bytes_per_s, self.patience.rate_window_s)
 
-    def fetch(self, url: str, path: Path, limit_bytes: int, *, check: Callable[[], None] = no_check) -> Fetched:
+    def fetch(
+        self, url: str, path: Path, limit_bytes: int, *, tenant: str | None = None,
+        check: Callable[[], None] = no_check,
+    ) -> Fetched:  # fmt: skip
         """Download to a new file, over at most three redirects, each of which is checked.
 
-        `check` is called between two parts, at least every `idle_s`; any error it raises ends the download. A server
-        below the least rate of `least_rate` is `FetchFailed` too, with the rate.
-        Raises `MediaRefused`, `MediaNotFound` (4xx), `MediaTooLarge`, `MediaUnreadable` (an encoded body), and the
-        retryable `FetchFailed` (`Unreached` if the reason may be shown). After an error the file does not exist.
+        The access profiles of `tenant` apply; None = no credentials. `check` is called between two parts, at least
+        every `idle_s`; any error it raises ends the download. A server below the least rate of `least_rate` is
+        `FetchFailed` too, with the rate.
+        Raises `MediaRefused` (also for refused credentials), `MediaNotFound` (4xx), `MediaTooLarge`, `MediaUnreadable`
+        (an encoded body), and the retryable `FetchFailed` (`Unreached` if the reason may be shown). After an error the
+        file does not exist.
         """
-        with self._answer(url, {}, limit_bytes, check, self.least_rate()) as answer:
+        with self._answer(url, {}, limit_bytes, tenant, check, self.least_rate()) as answer:
             return _save(answer, _headers(answer), path, limit_bytes)
 
     def fetch_part(
         self, url: str, file: BinaryIO, start: int, end: int, *, limit_bytes: int, etag: str | None = None,
-        check: Callable[[], None] = no_check, rate: LeastRate | None = None,
+        tenant: str | None = None, check: Callable[[], None] = no_check, rate: LeastRate | None = None,
     ) -> FetchedPart:  # fmt: skip
         """Download the bytes from `start` to before `end` to the same place of an open file, as `fetch` does.
 
@@ -157,8 +177,25 @@ class GuardedClient:
         bytes. `rate` is the least rate of all requests for the file; None = of this request alone.
         """
         headers = {"Range": f"bytes={start}-{end - 1}"} | ({} if etag is None else {"If-Match": f'"{etag}"'})
-        with self._answer(url, headers, limit_bytes, check, rate or self.least_rate()) as answer:
+        with self._answer(url, headers, limit_bytes, tenant, check, rate or self.least_rate()) as answer:
             return _save_part(answer, _headers(answer), file, range(start, end), etag, limit_bytes)
+
+    def ask(
+        self, url: str, limit_bytes: int, *, tenant: str | None = None, body: bytes | None = None,
+        check: Callable[[], None] = no_check,
+    ) -> Response:  # fmt: skip
+        """Return the response to a GET with any status, or to a POST of a JSON `body`, as `fetch` downloads it.
+
+        Raises the errors of `fetch`; of the statuses, only refused credentials are an error.
+        """
+        headers = {"Accept": "application/json, */*"} | ({} if body is None else {"Content-Type": "application/json"})
+        with self._answer(url, headers, limit_bytes, tenant, check, self.least_rate(), body) as answer:
+            whole = bytearray()
+            for chunk in answer.iter_stream():
+                whole += chunk
+                if len(whole) > limit_bytes:
+                    raise MediaTooLarge.beyond(limit_bytes)
+            return Response(answer.status, _headers(answer), bytes(whole))
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
         """Post to a webhook receiver and return its response within the time; redirects are returned, never followed.
@@ -174,30 +211,49 @@ class GuardedClient:
 
     @contextmanager
     def _answer(
-        self, url: str, headers: Mapping[str, str], limit_bytes: int, check: Callable[[], None], rate: LeastRate
-    ) -> Iterator[httpcore2.Response]:
-        """Yield the answer to a GET over at most three redirects, with a body of at most `limit_bytes`."""
-        ends = time.monotonic() + self.patience.total_s
-        for _ in range(MAX_REDIRECTS + 1):
-            address = self._checked(url, self.settings.fetch_any_public_host)
-            bounds = Bounds(ends, check, rate=rate)
-            usual = {"Accept": "*/*", "Accept-Encoding": "identity"}
-            with self._exchange("GET", address, {**usual, **headers}, None, bounds) as answer:
+        self, url: str, headers: Mapping[str, str], limit_bytes: int, tenant: str | None, check: Callable[[], None],
+        rate: LeastRate, body: bytes | None = None,
+    ) -> Iterator[httpcore2.Response]:  # fmt: skip
+        """Yield the answer to a request over a few redirects, with a body of at most `limit_bytes`."""
+        ends, session, redirects = time.monotonic() + self.patience.total_s, self._credentials.session(tenant), 0
+        while redirects <= session.max_redirects:
+            address = self._checked(url, self.settings.fetch_any_public_host, session.opens)
+            bounds, made = Bounds(ends, check, rate=rate), session.request(address)
+            sent = {"Accept": "*/*", "Accept-Encoding": "identity", **headers, **made.headers}
+            method = "GET" if body is None else "POST"
+            with self._exchange(method, replace(address, target=made.target), sent, body, bounds) as answer:
+                if session.heard(address, answer.status, _cookies(answer)):
+                    continue
                 location = _headers(answer).get("location")
                 if answer.status not in _REDIRECTS or location is None:
+                    if (refused := session.refusal(address, answer.status)) is not None:
+                        raise refused
                     bounds.expect(limit_bytes)
                     yield answer
                     return
-            url = self._next(address, location)
+                if body is not None and answer.status not in _REPEATS:
+                    raise FetchFailed(f"the server redirected a POST with status {answer.status}")
+            url, redirects = self._next(address, location), redirects + 1
         raise _logged("redirect.refused", url, refusal("too many redirects"))
+
+    @cached_property
+    def _credentials(self) -> Credentials:
+        return Credentials(self.settings.access_profiles, self._ask_service)
+
+    def _ask_service(self, url: str, headers: Mapping[str, str]) -> Response:
+        """Return the response of a profile's service, whose address is the operator's, and so need not be public."""
+        bounds, sent = Bounds(time.monotonic() + _SERVICE_S), {"Accept": "application/json", **headers}
+        with self._exchange("GET", operator_address(url), sent, None, bounds) as answer:
+            bounds.expect(MAX_ANSWER_BYTES)
+            return Response(answer.status, _headers(answer), _beginning(answer))
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         return self.tls or httpx2.create_ssl_context(trust_env=False)
 
-    def _checked(self, url: str, any_public: bool) -> WebAddress:
+    def _checked(self, url: str, any_public: bool, opens: Callable[[WebAddress], bool] = lambda _: False) -> WebAddress:
         try:
-            return check_url(url, self.settings.allowed_hosts, any_public)
+            return check_url(url, self.settings.allowed_hosts, any_public, opens)
         except MediaRefused as error:
             raise _logged("url.refused", url, error)  # noqa: B904  (it is the same error)
 
@@ -264,6 +320,10 @@ def _headers(answer: httpcore2.Response) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
 
 
+def _cookies(answer: httpcore2.Response) -> list[str]:
+    return [value.decode("latin-1") for name, value in answer.headers if name.lower() == b"set-cookie"]
+
+
 def _save_part(
     answer: httpcore2.Response, headers: Mapping[str, str], file: BinaryIO, part: range, etag: str | None,
     limit_bytes: int,
@@ -295,8 +355,9 @@ def _check_body(
 ) -> None:
     """Raise the error for an answer with another status, with an encoded body, or with one that is too large."""
     if answer.status != expected:
-        passing = answer.status >= 500 or answer.status in _PASSING
-        raise (FetchFailed if passing else MediaNotFound)(f"the server responded with status {answer.status}")
+        wait_s = retry_after_s(headers.get("retry-after"))
+        kind = FetchFailed if is_passing(answer.status) else MediaNotFound
+        raise kind(f"the server responded with status {answer.status}", retry_after_s=wait_s)
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise MediaUnreadable("the server sent an encoded body although none was requested")
     length = headers.get("content-length", "")

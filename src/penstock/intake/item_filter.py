@@ -54,7 +54,7 @@ class Judgement:
 def parse_filter(text: str, *, place: str = "/filter") -> None:
     """Raise `InvalidRequest`, pointing to `place`, for a text that is no filter of this subset."""
     try:
-        _expression(text)
+        expression(text)
     except ValueError as error:
         raise InvalidRequest(errors=[Issue(place, str(error))]) from error
 
@@ -64,13 +64,13 @@ def why_not(text: str, item: Mapping[str, Any]) -> str | None:
 
     An item without a property of the filter does not pass, unless the rest of the filter decides.
     """
-    found = _judge(_expression(text), item)
+    found = _judge(expression(text), item)
     return None if found.truth else found.reason or "does not pass the filter"
 
 
 @lru_cache(maxsize=500)
-def _expression(text: str) -> Any:
-    """Return the CQL2 JSON of a filter; raise `ValueError` with a sentence."""
+def expression(text: str) -> Any:
+    """Return the CQL2 JSON of a filter; raise `ValueError`, with a sentence, for any other text."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"has {len(text)} characters; at most {MAX_CHARS} are allowed")
     if len(_NESTING.findall(text)) > MAX_NESTED:

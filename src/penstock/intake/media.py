@@ -1,8 +1,8 @@
 """Media references: the inputs that a job may name, and how they are fetched to local files.
 
 * `media://<upload id>/<name>`    an upload of the same tenant
-* `s3://bucket/key[#etag=...]`    an object in a bucket that the operator opened for inputs, or under a drop rule of the
-                                  tenant
+* `s3://bucket/key[#etag=...]`    an object in a bucket that the operator opened for inputs, or under a drop rule or
+                                  access profile of the tenant
 * `http(s)://host/path`           a file on the web, fetched through the guard
 
 The API imports this module, so it must not import numpy or rasterio.
@@ -13,20 +13,27 @@ from __future__ import annotations
 import re
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from penstock.config import Settings
+from penstock.config_tables import S3
 from penstock.errors import FetchFailed, MediaNotFound, MediaRefused, ObjectNotFound
+from penstock.intake.access import bucket_profile, profile_for
 from penstock.intake.addresses import WebAddress, check_url
 from penstock.intake.connections import no_check
+from penstock.intake.credentials import secret_of
 from penstock.intake.guard import GuardedClient
 from penstock.intake.local_media import FOLDER_PREFIX, LocalMedia, safe_name
-from penstock.intake.partial import PartialFile, Source, StoreSource, WebSource, begin_partial
+from penstock.intake.partial import PartialFile, Source, StoreSource, WebSource, begin_partial, refusing
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.objects.opening import open_store
+from penstock.storage.objects.opening import open_bucket, open_store
 
 #: A suffix that a local file keeps from its reference, as a hint at the file's format.
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
@@ -75,7 +82,37 @@ def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Refer
         raise MediaRefused(
             "no reference: use media://UPLOAD/NAME (upload a local file first), s3://BUCKET/KEY or an http(s) URL"
         )
-    return check_url(reference, settings.allowed_hosts, settings.fetch_any_public_host)
+    return web_address(reference, tenant=tenant, settings=settings)
+
+
+def web_address(url: str, *, tenant: str, settings: Settings) -> WebAddress:
+    """Return the parsed URL; raise `MediaRefused` for one that the tenant may not name."""
+    return check_url(
+        url, settings.allowed_hosts, settings.fetch_any_public_host,
+        lambda address: profile_for(settings.access_profiles, address, tenant) is not None,
+    )  # fmt: skip
+
+
+def readable(addresses: Sequence[str], *, tenant: str, settings: Settings) -> list[str]:
+    """Return the addresses of one file that a tenant may name, those with an access profile first; all if none is.
+
+    Addresses that are equal in this keep their order.
+    """
+    found: list[tuple[bool, str]] = []
+    for address in addresses:
+        try:
+            media = parse_reference(address, tenant=tenant, settings=settings)
+        except (MediaRefused, MediaNotFound):
+            continue
+        match media:
+            case S3Object(bucket):
+                profile = bucket_profile(settings.access_profiles, bucket, tenant)
+            case WebAddress():
+                profile = profile_for(settings.access_profiles, media, tenant)
+            case _:
+                profile = None
+        found.append((profile is None, address))
+    return [address for _, address in sorted(found, key=itemgetter(0))] or list(addresses)
 
 
 def fetch_media(
@@ -101,14 +138,17 @@ def fetch_media(
     media = parse_reference(reference, tenant=tenant, settings=settings)
     if isinstance(media, WebAddress):
         path = _new_path(media, folder)
-        return LocalMedia(path, guard.fetch(reference, path, limit_bytes, check=check).etag)
+        return LocalMedia(path, guard.fetch(reference, path, limit_bytes, tenant=tenant, check=check).etag)
+    profile = None
     if isinstance(media, S3Object):
-        store = open_store(f"s3://{media.bucket}", settings)
+        store, profile = media_bucket(media.bucket, tenant, settings)
     etag = media.etag if isinstance(media, S3Object) else None
     try:
-        found = store.fetch(
-            media.key, lambda: _new_path(media, folder), limit_bytes=limit_bytes, memory_bytes=memory_bytes, etag=etag
-        )
+        with refusing(profile):
+            found = store.fetch(
+                media.key, lambda: _new_path(media, folder), limit_bytes=limit_bytes, memory_bytes=memory_bytes,
+                etag=etag,
+            )  # fmt: skip
     except ObjectNotFound as error:
         raise MediaNotFound from error
     if isinstance(found.contents, Path):
@@ -128,7 +168,7 @@ def fetch_for_job(
     if by_range:
         media = parse_reference(reference, tenant=tenant, settings=settings)
         path = _new_path(media, folder)
-        source = _source(media, reference, store, settings, guard, limit_bytes, check)
+        source = _source(media, reference, store, tenant, settings, guard, limit_bytes, check)
         try:
             found, etag = begin_partial(path, source, limit_bytes)
         except ObjectNotFound as error:
@@ -143,16 +183,33 @@ def fetch_for_job(
 
 
 def _source(
-    media: Reference, reference: str, store: ObjectStore, settings: Settings, guard: GuardedClient, limit_bytes: int,
-    check: Callable[[], None],
+    media: Reference, reference: str, store: ObjectStore, tenant: str, settings: Settings, guard: GuardedClient,
+    limit_bytes: int, check: Callable[[], None],
 ) -> Source:  # fmt: skip
     match media:
         case UploadReference(key):
             return StoreSource(store, key)
         case S3Object(bucket, key, etag):
-            return StoreSource(open_store(f"s3://{bucket}", settings), key, etag)
+            found, profile = media_bucket(bucket, tenant, settings)
+            return StoreSource(found, key, etag, profile)
         case _:
-            return WebSource(guard, reference, limit_bytes, check, guard.least_rate())
+            return WebSource(guard, reference, limit_bytes, tenant, check, guard.least_rate())
+
+
+def media_bucket(bucket: str, tenant: str, settings: Settings) -> tuple[ObjectStore, str | None]:
+    """Return the store of a bucket that a tenant names, and the name of its access profile if there is one.
+
+    Raises `FetchFailed` for a profile without its secret.
+    """
+    profile = bucket_profile(settings.access_profiles, bucket, tenant)
+    if profile is None:
+        return open_store(f"s3://{bucket}", settings), None
+    keys: dict[str, Any] = {}
+    if profile.secret is not None:
+        keys = {"access_key_id": profile.access_key_id, "secret_access_key": SecretStr(secret_of(profile))}
+    s3 = S3(endpoint_url=profile.service_url, region=profile.region, **keys)
+    store = open_bucket(bucket, s3, requester_pays=profile.requester_pays, unsigned=profile.unsigned)
+    return store, profile.name
 
 
 def _new_path(media: Reference, folder: Path) -> Path:
@@ -196,4 +253,5 @@ def _s3_allowed(bucket: str, key: str, tenant: str, settings: Settings) -> bool:
         rule.tenant == tenant and f"s3://{bucket}/{key}".startswith(f"{rule.bucket.rstrip('/')}/{rule.prefix}")
         for rule in settings.drops
     )
-    return dropped or bucket in settings.s3_input_buckets
+    profiled = bucket_profile(settings.access_profiles, bucket, tenant) is not None
+    return dropped or profiled or bucket in settings.s3_input_buckets

@@ -7,14 +7,15 @@ later is `MediaChanged`. A source without a strong etag, or without ranges, is f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from penstock.errors import FetchFailed, InvalidInput, MediaTooLarge
+from penstock.errors import FetchFailed, InvalidInput, MediaRefused, MediaTooLarge
 from penstock.intake.connections import LeastRate, no_check
 from penstock.intake.guard import GuardedClient
-from penstock.storage.objects.base import ObjectStore, new_file
+from penstock.storage.objects.base import ObjectStore, ObjectStoreRefused, new_file
 
 #: Bytes that are fetched first. The header of a Cloud Optimized GeoTIFF usually fits.
 HEAD_BYTES = 64 * 1024
@@ -49,6 +50,8 @@ class WebSource:
     guard: GuardedClient
     url: str
     limit_bytes: int
+    #: Tenant whose access profiles apply; None = no credentials.
+    tenant: str | None = None
     check: Callable[[], None] = no_check
     #: Least rate of the server, over all ranges of the file; None = of each range alone.
     rate: LeastRate | None = None
@@ -56,8 +59,9 @@ class WebSource:
     def begin(self, file: BinaryIO) -> tuple[int, str | None, bool]:
         """Read the first bytes; a server without ranges sends the whole file."""
         part = self.guard.fetch_part(
-            self.url, file, 0, HEAD_BYTES, limit_bytes=self.limit_bytes, check=self.check, rate=self.rate
-        )
+            self.url, file, 0, HEAD_BYTES, limit_bytes=self.limit_bytes, tenant=self.tenant, check=self.check,
+            rate=self.rate,
+        )  # fmt: skip
         if not part.whole and part.received_bytes < min(HEAD_BYTES, part.size_bytes):
             raise FetchFailed("the server sent a part of the requested range only")
         return part.size_bytes, part.etag, part.whole or part.received_bytes == part.size_bytes
@@ -65,10 +69,24 @@ class WebSource:
     def read(self, file: BinaryIO, start: int, end: int, etag: str) -> None:
         """Read a range."""
         part = self.guard.fetch_part(
-            self.url, file, start, end, limit_bytes=end - start, etag=etag, check=self.check, rate=self.rate
-        )
+            self.url, file, start, end, limit_bytes=end - start, etag=etag, tenant=self.tenant, check=self.check,
+            rate=self.rate,
+        )  # fmt: skip
         if part.received_bytes != end - start:
             raise FetchFailed("the server sent a part of the requested range only")
+
+
+@contextmanager
+def refusing(profile: str | None) -> Iterator[None]:
+    """Raise `MediaRefused` for a bucket that refuses the credentials of an access profile: a retry cannot help."""
+    try:
+        yield
+    except ObjectStoreRefused as error:
+        if profile is None:
+            raise
+        raise MediaRefused(
+            f"the bucket refused the credentials of the access profile {profile!r} ({error.detail})"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +97,13 @@ class StoreSource:
     key: str
     #: The version that the request names; None for the current one.
     etag: str | None = None
+    #: Name of the access profile of its bucket, if there is one.
+    profile: str | None = None
 
     def begin(self, file: BinaryIO) -> tuple[int, str | None, bool]:
         """Read the first bytes."""
-        info = self.store.head(self.key)
+        with refusing(self.profile):
+            info = self.store.head(self.key)
         self.read(file, 0, min(HEAD_BYTES, info.size_bytes), self.etag or info.etag)
         return info.size_bytes, self.etag or info.etag, info.size_bytes <= HEAD_BYTES
 
@@ -90,9 +111,10 @@ class StoreSource:
         """Read a range."""
         file.seek(start)
         left = end - start
-        for chunk in self.store.read(self.key, start=start, end=end, etag=etag):
-            left -= len(chunk)
-            file.write(chunk)
+        with refusing(self.profile):
+            for chunk in self.store.read(self.key, start=start, end=end, etag=etag):
+                left -= len(chunk)
+                file.write(chunk)
         if left:
             raise FetchFailed("the store sent a part of the requested range only")
 

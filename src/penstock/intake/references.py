@@ -18,6 +18,7 @@ from penstock.errors import (
     ObjectNotFound,
     ObjectStoreUnavailable,
 )
+from penstock.intake.access import bucket_profile
 from penstock.intake.media import S3Object, UploadReference, parse_reference
 from penstock.models import CatalogueEntry, media_references
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
@@ -84,7 +85,7 @@ def _size(objects: ObjectStore, settings: Settings, tenant: str, reference: str)
         case UploadReference(key):
             info = _upload(objects, key)
         case S3Object():
-            info = _object(settings, parsed)
+            info = _object(settings, tenant, parsed)
         case _:
             return None  # only workers connect to foreign hosts
     return None if info is None else info.size_bytes
@@ -97,8 +98,13 @@ def _upload(objects: ObjectStore, key: str) -> ObjectInfo:
         raise MediaNotFound("there is no such upload, or its file has not been sent yet") from error
 
 
-def _object(settings: Settings, wanted: S3Object) -> ObjectInfo | None:
-    """Return the metadata of an object; None if its bucket does not respond: the worker tries for longer."""
+def _object(settings: Settings, tenant: str, wanted: S3Object) -> ObjectInfo | None:
+    """Return the metadata of an object; None if its bucket does not respond: the worker tries for longer.
+
+    None, too, for the bucket of an access profile: the secrets are the workers' alone.
+    """
+    if bucket_profile(settings.access_profiles, wanted.bucket, tenant) is not None:
+        return None
     try:
         info = open_store(f"s3://{wanted.bucket}", settings).head(wanted.key)
     except ObjectNotFound as error:

@@ -1,166 +1,291 @@
-"""Searches in STAC APIs through the guard: all items of a time range, page by page."""
+"""Searches of STAC APIs by pystac-client, whose requests go through the guard with the tenant's access profiles."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode, urljoin
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from http import HTTPStatus
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from penstock.errors import FetchFailed, InputError, MediaRefused
+import pystac
+from pystac_client import ItemSearch
+from pystac_client.exceptions import APIError
+from pystac_client.stac_api_io import StacApiIO
+
+from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaUnreadable
 from penstock.intake.connections import no_check
+from penstock.intake.credentials import is_passing
 from penstock.intake.guard import GuardedClient
+from penstock.intake.item_filter import expression
 from penstock.processors.links import collection_items
 
-#: Items of a page, bytes of a page, pages of a search, and items of a search, at most.
-PAGE_ITEMS, PAGE_BYTES, MAX_PAGES, MAX_ITEMS = 100, 16 << 20, 400, 20_000
-#: Tries of each page.
+#: Bytes of one answer of a STAC API, items of a page, answers and items of one search, at most.
+MAX_ANSWER_BYTES, PAGE_ITEMS, MAX_ANSWERS, MAX_ITEMS = 16 << 20, 100, 400, 20_000
+#: Tries of each request of a search with pauses.
 TRIES = 3
-#: Ends of the conformance classes of a server that applies filters in CQL2 text.
-_FILTER, _TEXT = "item-search#filter", "/cql2-text"
+_NAMED_COLLECTIONS = 500
+#: Errors that the libraries raise for an answer that is not of a STAC API.
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, pystac.STACError)
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """A search: collections, a closed range of times in seconds since the epoch, a bounding box, a filter."""
+class StacSearch:
+    """A search for the items of collections of a STAC API."""
 
+    #: Address of the API's landing page, or of its search.
     url: str
     collections: Sequence[str]
-    start_s: float
-    end_s: float
-    #: West, south, east, north in degrees; None = everywhere.
-    bbox: Sequence[float] | None = None
-    #: CQL2 text, sent to servers that know it.
+    #: The items' footprints meet this GeoJSON polygon or multipolygon in longitude and latitude; None = anywhere.
+    geometry: Mapping[str, Any] | None = None
+    #: Times of the items, both included, with a time zone; None = open.
+    begin: datetime | None = None
+    end: datetime | None = None
+    #: Filter in CQL2 text (`item_filter`), which only servers that know it apply.
     filter: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StacSearches:
-    """Searches through a guard.
-
-    `folder` is for the pages; `pause` is called with the number of each failed try. `check` is called again and again
-    while a page is fetched; any error that it raises ends the search.
-    """
+    """Searches through a guard, with the access profiles of a tenant."""
 
     guard: GuardedClient
-    folder: Path
-    pause: Callable[[int], object] = field(default=lambda _: None)
+    tenant: str
+    #: Called with the number of each failed try before the next one; None = each request is tried once.
+    pause: Callable[[int], object] | None = None
+    #: Called again and again while an answer is awaited; any error that it raises ends the search.
     check: Callable[[], None] = no_check
 
-    def items(self, search: Search) -> Iterator[Mapping[str, Any]]:
-        """Yield all items of a search, as the catalogue gives them: it may repeat some, and give others.
+    def items(
+        self, wanted: StacSearch, passes: Callable[[Mapping[str, Any]], bool] = lambda _: True, most: int | None = None
+    ) -> list[Mapping[str, Any]]:
+        """Return the items that pass, as the server gives them: it may repeat some, and give others.
 
-        One page at a time is held in memory.
-
-        Raises `FetchFailed` for a catalogue that does not answer, or not with items, or with too many of them, and
-        `MediaRefused` for an address that is not allowed.
+        Beside them, one page at a time is held in memory. The first `most` of them; None = all. An item without an
+        address of its own gets that of the search. Raises `MediaNotFound` for an unknown collection, `InvalidInput` for
+        a search that the server rejects, `MediaUnreadable` for a server that is no STAC API with search, `MediaRefused`
+        for an address that is not allowed, and the retryable `FetchFailed`, also for more than `MAX_ITEMS` items.
         """
-        count = 0
-        for page, address in self._pages(search):
-            found = collection_items(page, address) or ()
-            count += len(found)
-            if count > MAX_ITEMS:
-                raise FetchFailed(f"the catalogue has more than {MAX_ITEMS} items for one look: narrow the search")
-            yield from found
-
-    def _pages(self, search: Search) -> Iterator[tuple[Mapping[str, Any], str]]:
-        address: str | None = self._first(search)
-        seen = set[str]()
-        while address is not None:
-            if address in seen or len(seen) >= MAX_PAGES:
-                raise FetchFailed("the catalogue's pages do not end")
-            seen.add(address)
-            page = self._document(address)
-            if page.get("type") != "FeatureCollection" or not isinstance(page.get("features"), list):
-                raise FetchFailed("the catalogue's answer is no list of items")
-            yield page, address
-            address = _next(page, address) if page["features"] else None
-
-    def _first(self, search: Search) -> str:
-        """Return the address of the first page. The search's URL is that of the API, or that of its search."""
-        filters = False
-        place = search.url.rstrip("/")
-        if not place.endswith("/search"):
-            landing = self._document(search.url)
-            classes = [text for text in _list(landing.get("conformsTo")) if isinstance(text, str)]
-            filters = any(_FILTER in text for text in classes) and any(text.endswith(_TEXT) for text in classes)
-            named = _link(landing, "search")
-            place = f"{place}/search" if named is None else urljoin(f"{place}/", named)
-        query = {
-            "collections": ",".join(search.collections),
-            "datetime": f"{_text(search.start_s)}/{_text(search.end_s)}",
-            "limit": str(PAGE_ITEMS),
-        }
-        if search.bbox is not None:
-            query["bbox"] = ",".join(f"{number:.7g}" for number in search.bbox)
-        if search.filter is not None and filters:
-            query |= {"filter": search.filter, "filter-lang": "cql2-text"}
-        return f"{place}?{urlencode(query)}"
-
-    def _document(self, address: str) -> Mapping[str, Any]:
-        for number in range(1, TRIES + 1):
-            try:
-                return self._fetched(address)
-            except MediaRefused:
-                raise
-            except (FetchFailed, InputError) as error:
-                if number == TRIES:
-                    raise FetchFailed(f"the catalogue at {address.partition('?')[0]}: {error.detail}") from error
-            self.pause(number)
-        raise AssertionError(TRIES)
-
-    def _fetched(self, address: str) -> Mapping[str, Any]:
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            path = Path(folder, "page.json")
-            self.guard.fetch(address, path, PAGE_BYTES, check=self.check)
-            try:
-                document = json.loads(path.read_bytes())
-            except (ValueError, RecursionError) as error:
-                raise FetchFailed("the answer is no JSON") from error
-        if not isinstance(document, Mapping):
-            raise FetchFailed("the answer is no JSON object")
-        return document
+        host = urlsplit(wanted.url).netloc.rpartition("@")[2]
+        io = _GuardedIO(self)
+        with _translated(host):
+            api = _Api(root := wanted.url.rstrip("/").removesuffix("/search"), io.read_json(root))
+            for name in dict.fromkeys(wanted.collections):
+                _require_collection(api, io, name, host)
+            place, posts = api.search()
+            io.search_at(place)
+            pages = ItemSearch(
+                place,
+                method="POST" if posts else "GET",
+                stac_io=io,
+                collections=list(wanted.collections),
+                datetime=_span(wanted),
+                limit=PAGE_ITEMS if most is None else min(PAGE_ITEMS, most),
+                **_place(wanted.geometry, posts=posts),
+                **_filter(api, wanted.filter, posts=posts),
+            ).pages_as_dicts()
+            found = (item for page in pages for item in collection_items(page, place) or ())
+            return list(islice(filter(passes, _bounded(found)), most))
 
 
-def bounding_box(geometries: Sequence[Mapping[str, Any]]) -> tuple[float, float, float, float] | None:
-    """Return west, south, east, north of GeoJSON polygons; None without any."""
-    positions = [position for geometry in geometries for position in _positions(geometry["coordinates"])]
-    if not positions:
-        return None
-    xs, ys = [position[0] for position in positions], [position[1] for position in positions]
-    return min(xs), min(ys), max(xs), max(ys)
+def _bounded(items: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for number, item in enumerate(items):
+        if number == MAX_ITEMS:
+            raise FetchFailed(f"the catalogue has more than {MAX_ITEMS} items for one look: narrow the search")
+        yield item
 
 
-def _positions(coordinates: Any) -> Iterator[Sequence[float]]:
-    if coordinates and isinstance(coordinates[0], int | float):
-        yield coordinates
+def item_time(item: Mapping[str, Any]) -> str | None:
+    """Return the time of an item as it is written, or the start of its interval; None if it has none."""
+    properties = item.get("properties")
+    named = properties if isinstance(properties, Mapping) else {}
+    found = named.get("datetime") or named.get("start_datetime")
+    return found if isinstance(found, str) else None
+
+
+def together(geometries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return GeoJSON polygons and multipolygons as one geometry; None without any."""
+    polygons = [polygon for geometry in geometries for polygon in _polygons(geometry)]
+    if len(polygons) < 2:
+        return {"type": "Polygon", "coordinates": polygons[0]} if polygons else None
+    return {"type": "MultiPolygon", "coordinates": polygons}
+
+
+def _polygons(geometry: Mapping[str, Any]) -> list[Any]:
+    coordinates: list[Any] = geometry["coordinates"]
+    return [coordinates] if geometry["type"] == "Polygon" else coordinates
+
+
+def _place(geometry: Mapping[str, Any] | None, *, posts: bool) -> dict[str, Any]:
+    """Return the place of a search: by GET, whose addresses are short, the rectangle around the area."""
+    if geometry is None:
+        return {}
+    if posts:
+        return {"intersects": geometry}
+    points = [point for polygon in _polygons(geometry) for point in polygon[0]]
+    xs, ys = [point[0] for point in points], [point[1] for point in points]
+    return {"bbox": [min(xs), min(ys), max(xs), max(ys)]}
+
+
+def _span(wanted: StacSearch) -> tuple[datetime | str | None, datetime | str | None] | None:
+    return None if wanted.begin is None and wanted.end is None else (wanted.begin, wanted.end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """The landing page of a STAC API, which may lack much that the specification asks for."""
+
+    url: str
+    landing: Mapping[str, Any]
+
+    def knows(self, *names: str) -> bool:
+        """Return True if the server conforms to a class that ends with one of the names."""
+        classes = self.landing.get("conformsTo")
+        return any(str(each).endswith(names) for each in (classes if isinstance(classes, list) else ()))
+
+    def links(self, relation: str) -> list[Mapping[str, Any]]:
+        """Return the links with a relation."""
+        found = self.landing.get("links")
+        listed = [link for link in (found if isinstance(found, list) else ()) if isinstance(link, Mapping)]
+        return [link for link in listed if link.get("rel") == relation and isinstance(link.get("href"), str)]
+
+    def place(self, link: Mapping[str, Any] | None, usual: str) -> str:
+        """Return the address of a link; without one, the usual address below the landing page."""
+        return f"{self.url}/{usual}" if link is None else urljoin(f"{self.url}/", link["href"])
+
+    def search(self) -> tuple[str, bool]:
+        """Return the address of the search, and True if it takes POST.
+
+        Raises `MediaUnreadable` for a catalogue without a search.
+        """
+        links = self.links("search")
+        if not links and "conformsTo" not in self.landing:
+            raise MediaUnreadable("it is a STAC catalogue without a search")
+        posting = next((link for link in links if link.get("method") == "POST"), None)
+        return self.place(posting or next(iter(links), None), "search"), posting is not None
+
+
+def _filter(api: _Api, text: str | None, *, posts: bool) -> dict[str, Any]:
+    """Return the filter in the form that a server knows; nothing for a server that knows none."""
+    if text is None or not api.knows("item-search#filter"):
+        return {}
+    if posts:
+        return {"filter": expression(text), "filter_lang": "cql2-json"}
+    return {"filter": text, "filter_lang": "cql2-text"} if api.knows("/cql2-text") else {}
+
+
+def _require_collection(api: _Api, io: StacApiIO, name: str, host: str) -> None:
+    """Raise `MediaNotFound` for a collection that a server which lists its collections does not have."""
+    if not api.knows("/collections", "/ogcapi-features"):
         return
-    for each in coordinates:
-        yield from _positions(each)
+    place = api.place(next(iter(api.links("data")), None), "collections")
+    try:
+        io.read_json(f"{place}/{quote(name, safe='')}")
+    except APIError as error:
+        if error.status_code != HTTPStatus.NOT_FOUND:
+            raise
+        listed = (each for page in io.get_pages(place) for each in page.get("collections", ()))
+        known = [str(each["id"]) for each in islice(listed, _NAMED_COLLECTIONS)]
+        near = get_close_matches(name, known, n=5, cutoff=0.3) or known[:5]
+        raise MediaNotFound(
+            f"{host} has no collection {name!r}; it has {len(known)}, such as {', '.join(near) or 'none'}"
+        ) from error
 
 
-def _next(page: Mapping[str, Any], address: str) -> str | None:
-    named = _link(page, "next")
-    return None if named is None else urljoin(address, named)
+class _GuardedIO(StacApiIO):
+    """Requests through the guard: neither `requests` nor a local file is ever used."""
+
+    def __init__(self, searches: StacSearches) -> None:
+        super().__init__(max_retries=None)
+        self._searches = searches
+        self._asked = set[tuple[str, bytes | None]]()
+        self._place: str | None = None
+
+    def search_at(self, place: str) -> None:
+        """Require a list of items of each further answer: another one would pass as the end of the pages."""
+        self._place = place
+
+    def read_text(self, source: pystac.link.HREF, *args: Any, **kwargs: Any) -> str:
+        """Return the text at an address or behind a link."""
+        if isinstance(source, pystac.Link):
+            return super().read_text(source, *args, **kwargs)
+        return self.request(str(source), *args, **kwargs)
+
+    def request(
+        self, href: str, method: str | None = None, headers: dict[str, str] | None = None,  # noqa: ARG002
+        parameters: dict[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """Return the text of an answer. The headers that a link of the server asks for are left out."""
+        body = None
+        if (method or "GET").upper() == "POST":
+            body = json.dumps(parameters or {}).encode()
+        elif parameters:
+            href = f"{href}{'&' if '?' in href else '?'}{urlencode(parameters)}"
+        href = href if self._place is None else urljoin(self._place, href)
+        if (href, body) in self._asked or len(self._asked) >= MAX_ANSWERS:
+            raise FetchFailed("the catalogue's pages do not end")
+        self._asked.add((href, body))
+        number = 1
+        while True:
+            try:
+                return self._text(href, body)
+            except (FetchFailed, MediaUnreadable):
+                if self._searches.pause is None or number == TRIES:
+                    raise
+            self._searches.pause(number)
+            number += 1
+
+    def _text(self, href: str, body: bytes | None) -> str:
+        by = self._searches
+        answer = by.guard.ask(href, MAX_ANSWER_BYTES, tenant=by.tenant, body=body, check=by.check)
+        if is_passing(answer.status):
+            raise FetchFailed(f"it answered with status {answer.status}", retry_after_s=answer.retry_after_s)
+        text = answer.body.decode("utf-8", "replace")
+        if answer.status != HTTPStatus.OK:
+            refused = APIError(_description(text) or f"status {answer.status}")
+            refused.status_code = answer.status
+            raise refused
+        document = _document(text)
+        if document is None:
+            raise MediaUnreadable("it is no JSON object")
+        if self._place is not None and not isinstance(document.get("features"), list):
+            raise MediaUnreadable("it is no list of items")
+        return text
 
 
-def _link(document: Mapping[str, Any], relation: str) -> str | None:
-    """Return the address of a link that is followed by GET; None without one."""
-    for link in _list(document.get("links")):
-        if not isinstance(link, Mapping) or link.get("rel") != relation or not isinstance(link.get("href"), str):
-            continue
-        if str(link.get("method", "GET")).upper() == "GET":
-            return str(link["href"])
-    return None
+def _document(text: str) -> Mapping[str, Any] | None:
+    """Return the object in a text of JSON; None for any other text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _description(text: str) -> str | None:
+    """Return the reason in an error document of a STAC API."""
+    found = _document(text) or {}
+    reason = found.get("description") or found.get("detail")
+    return None if reason is None else str(reason)[:300]
 
 
-def _text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+@contextmanager
+def _translated(host: str) -> Iterator[None]:
+    try:
+        yield
+    except APIError as error:
+        status = getattr(error, "status_code", None)
+        if status == HTTPStatus.NOT_FOUND:
+            raise MediaNotFound(f"{host} answered with status 404: is this the address of a STAC API?") from error
+        raise InvalidInput(f"{host} rejected the search: {error}") from error
+    except FetchFailed as error:
+        raise type(error)(f"the STAC API at {host}: {error.detail}", retry_after_s=error.retry_after_s) from error
+    except MediaUnreadable as error:
+        raise MediaUnreadable(f"the answer of {host} is not that of a STAC API: {error.detail}") from error
+    except _MALFORMED as error:
+        raise MediaUnreadable(f"the answer of {host} is not that of a STAC API") from error

@@ -1,20 +1,25 @@
 """Listeners: receive the log lines, warnings and prints of one context, such as a job's, while they are written.
 
 Only the context in which `listening` was entered is heard: a thread that was started inside has a context of its own.
+`RecentLines` keeps the latest lines of a whole process. Tracebacks become one line.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import sysconfig
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from structlog.typing import EventDict, WrappedLogger
-
-from penstock.observation.tracebacks import error_of, place_of
 
 #: Receives the level and the text of each line.
 Listener: TypeAlias = Callable[[str, str], None]
@@ -149,3 +154,81 @@ def hear_prints() -> None:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, HeardStream):
             setattr(sys, name, HeardStream(stream, level))
+
+
+#: Lines and bytes of text that are kept, the latest.
+MAX_LINES, MAX_BYTES = 200, 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecentLine:
+    """A log line, with its time in seconds since the epoch by the clock of its host."""
+
+    at_s: float
+    #: `debug`, `info`, `warning`, `error` or `critical`.
+    level: str
+    text: str
+
+
+class RecentLines:
+    """The latest log lines of this process. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lines: deque[RecentLine] = deque(maxlen=MAX_LINES)
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def keep(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """Keep a log line. A processor of structlog, after secrets are removed."""
+        line = RecentLine(time.time(), str(event.get("level", "info")), shortened(_text(event)))
+        with self._lock:
+            self._lines.append(line)
+            self._count += 1
+        return event
+
+    def read(self) -> tuple[int, tuple[RecentLine, ...]]:
+        """Return the number of lines so far, and the latest, the oldest first."""
+        with self._lock:
+            count, lines = self._count, list(self._lines)
+        kept: list[RecentLine] = []
+        left = MAX_BYTES
+        for line in reversed(lines):
+            left -= len(line.text.encode(errors="replace"))
+            if left < 0:
+                break
+            kept.append(line)
+        return count, tuple(reversed(kept))
+
+
+def _text(event: Mapping[str, Any]) -> str:
+    """Return a line with the ids that a job's own lines leave out: here the lines of many jobs stand together."""
+    ids = [f"{name}={event[name]}" for name in ("job", "model") if event.get(name) is not None]
+    return " ".join([text_of(dict(event)), *ids])
+
+
+#: A frame of a traceback as Python prints it: file, line and function.
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.M)
+#: Folders of code that is not the author's: Penstock, Python's library, installed packages.
+_FOREIGN = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "<")
+
+
+def error_of(traceback: str) -> str:
+    """Return the last line of a traceback, which names the error; empty without one."""
+    lines = [line for line in traceback.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def place_of(traceback: str) -> str | None:
+    """Return the place of an error, such as `mine.py:12 in prepare`: the innermost frame of the author's own code.
+
+    Without such a frame, the innermost of all. The folder is left out: it shows the installation.
+    """
+    frames = list(_FRAME.finditer(traceback))
+    own = [frame for frame in frames if _is_own(frame["file"])]
+    found = (own or frames)[-1:]
+    return next((f"{Path(frame['file']).name}:{frame['line']} in {frame['name']}" for frame in found), None)
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith((*_FOREIGN, "<")) and not any(part in file for part in _INSTALLED)

@@ -15,8 +15,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from penstock.observation.listening import pass_on
-from penstock.observation.recent import RecentLines
+from penstock.observation.listening import RecentLines, pass_on
 
 HIDDEN = "[redacted]"
 

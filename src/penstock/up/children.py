@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 from penstock.errors import PenstockError
+from penstock.observation.listening import error_of, place_of
 from penstock.observation.log import plain
-from penstock.observation.tracebacks import error_of, place_of
 from penstock.up.processes import KeptProcess
 from penstock.up.valkey import last_line
 

@@ -2,17 +2,23 @@
 
 Any number of drivers may work on one Redis. A driver reserves its starts there (`storage/redis/lua/start_workers.lua`),
 and a worker that was reserved counts for all of them until it reports, so that two drivers never start workers for the
-same need. No driver has to lead.
+same need. No driver has to lead. A `Standby` has imported what workers need, and becomes one at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
 
 from penstock.config import Settings
 from penstock.errors import JobStoreError, ObjectStoreUnavailable, PenstockError
@@ -21,7 +27,7 @@ from penstock.scaling import Load, ScalingBounds, wanted_workers
 from penstock.storage.redis.fleet import Crew, fleet, forget_start, keep_pool, start_workers
 from penstock.storage.redis.queues import QueueStats, queue_stats
 from penstock.storage.redis.scripts import Runs
-from penstock.up.children import WELL_AFTER_S, End, Say, Supervisor, last_record, pause_s
+from penstock.up.children import WELL_AFTER_S, Child, End, Say, Supervisor, last_record, pause_s
 from penstock.up.processes import KeptProcess
 from penstock.up.scaling import Counts, Pool, Range
 from penstock.workers.idle_exit import ExitReason
@@ -230,3 +236,46 @@ def bounds_of(scaling: ScalingBounds) -> ScalingBounds:
 
 def _claimable(stats: QueueStats) -> int:
     return 0 if stats.mode is QueueMode.PAUSED else stats.queued
+
+
+class Standby(Child):
+    """A process that has imported what workers need and waits for one line of JSON on a pipe, which makes it a worker.
+
+    `penstock.workers.standby` reads the line: the worker's id, the file of its log, and its environment variables.
+    """
+
+    _stdin = subprocess.PIPE
+
+    def hand_over(self, orders: Mapping[str, Any]) -> psutil.Popen | None:
+        """Give the process its orders and return it; None if there is none that lives. It belongs to the caller."""
+        process = self._process
+        if not isinstance(process, psutil.Popen) or not self.alive() or process.stdin is None:
+            return None
+        try:
+            process.stdin.write(json.dumps(orders).encode() + b"\n")
+            process.stdin.close()
+        except OSError:  # it has just ended
+            return None
+        self._process = None
+        self._ledger.drop(self.name)
+        return process
+
+    def start(self) -> None:
+        """Start the process, in place of one that has ended."""
+        self._close_pipe()
+        super().start()
+
+    def terminate(self) -> None:
+        """Request the process's end, which the end of its standard input requests too."""
+        super().terminate()
+        self._close_pipe()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        super().kill()
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if isinstance(self._process, psutil.Popen) and self._process.stdin is not None:
+            with suppress(OSError):  # the process has ended
+                self._process.stdin.close()

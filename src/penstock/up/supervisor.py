@@ -44,9 +44,8 @@ from penstock.storage.redis.scripts import JobStore
 from penstock.storage.signing import load_or_create_secret
 from penstock.up.children import RECORD, Child, Ledger, Say, Supervisor
 from penstock.up.devices import VISIBLE, Share, share_of, visible_devices
-from penstock.up.driver import Driver
+from penstock.up.driver import Driver, Standby
 from penstock.up.scaling import ONE_WORKER, Range
-from penstock.up.standby import Standby
 from penstock.up.valkey import Valkey
 
 #: Seconds beyond `drain_s` that a worker needs to return its jobs and to end.

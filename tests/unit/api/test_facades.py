@@ -19,8 +19,9 @@ from penstock.api.facades.errors import ERROR_FORMATS
 from penstock.api.facades.openai import answers, forwarded
 from penstock.api.facades.openai.answers import JobResult, UnsentText
 from penstock.api.facades.openai.batches import CreateBatch
+from penstock.api.facades.openai.forwarded import Models
 from penstock.api.facades.openai.images import read_images
-from penstock.api.facades.openai.lines import Models, error_lines, job_lines, result_lines
+from penstock.api.facades.openai.lines import error_lines, job_lines, result_lines
 from penstock.api.facades.openai.requests import chat_job, read_chat, read_completion, read_embedding
 from penstock.api.facades.openai.stream import unchanged
 from penstock.api.facades.pooling.forms import PoolingData, PoolingRequest, base64_of, in_client_terms
@@ -203,31 +204,33 @@ def test_a_request_for_a_server_keeps_its_parameters_and_loses_those_of_the_faca
         "model": "served", "messages": [{"role": "user", "content": "Hi"}], "stream": True, "user": "me", "stop": None,
         "tools": tools, "n": 2, "min_p": 0.1, "metadata": {"who": "me"},
     }  # fmt: skip
-    job = forwarded.job(SERVED, raw)
+    job = forwarded.forwarded_job(SERVED, raw)
     assert job.input == {"messages": raw["messages"], "tools": tools, "n": 2, "min_p": 0.1}
     assert job.metadata == {"who": "me"}
-    assert forwarded.job(SERVED, {"model": "served", "prompt": ["one"]}).input == {"prompt": "one"}
+    assert forwarded.forwarded_job(SERVED, {"model": "served", "prompt": ["one"]}).input == {"prompt": "one"}
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("given", "sent"),
     [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-        {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}},
+        ({"data": "AAAA", "format": "WAV"}, "data:audio/wav;base64,AAAA"),
+        ({"data": "data:audio/mp3;base64,AAAA", "format": "mp3"}, "data:audio/mp3;base64,AAAA"),
+        ({"data": "https://example.org/a.wav", "format": "wav"}, "https://example.org/a.wav"),
+        ({"data": "AAAA"}, "AAAA"),
     ],
 )
-def test_inline_media_of_a_batch_are_refused_by_their_place(part: Any) -> None:
-    text = {"type": "text", "text": "data:image/png;base64,AAAA"}
-    with pytest.raises(InvalidRequest) as caught:
-        forwarded.job(SERVED, {"model": "served", "messages": [{"role": "user", "content": [text, part]}]})
-    assert caught.value.errors[0].pointer.startswith(f"/messages/0/content/1/{part['type']}/")
+def test_a_recording_of_a_chat_for_a_server_is_a_data_url_or_a_reference(given: dict[str, str], sent: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "input_audio", "input_audio": given}]}]
+    job = forwarded.forwarded_job(SERVED, {"model": "served", "messages": messages})
+    [part] = job.input["messages"][0]["content"]
+    assert part["input_audio"] == {**given, "data": sent}
+    assert messages[0]["content"][0]["input_audio"] is given, "the request itself stays as it is"
 
 
 @given(st.dictionaries(st.sampled_from(("messages", "prompt", "stream", "metadata", "n")), st.deferred(lambda: ANY)))
 def test_whatever_is_sent_to_a_server_becomes_a_job_or_is_refused(body: Any) -> None:
     with suppress(PenstockError):
-        forwarded.job(SERVED, {**body, "model": "served"})
+        forwarded.forwarded_job(SERVED, {**body, "model": "served"})
 
 
 @given(st.lists(st.binary(max_size=10)))

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.catalogue.records import read_catalogue
 from penstock.errors import ConfigError
-from penstock.local.record_edits import append
+from penstock.local.ready import append
 from penstock.models import Limits, find, known_names
 from penstock.workers.provenance import record_sha256
 

@@ -55,24 +55,26 @@ def test_a_failed_job_says_each_sentence_once(capsys: pytest.CaptureFixture[str]
     assert said.out == "1  m  failed  a=b\n"
 
 
-def told(*events: tuple[str, dict[str, Any]]) -> list[str]:
+def told(*jobs: dict[str, Any]) -> list[str]:
     file = StringIO()
+    common = {"id": "1", "model": "m", "created_at": AT.isoformat()}
     with following(Console(file=file)) as take:
-        for kind, data in events:
-            take(Event("", kind, None, data))
+        for job in jobs:
+            take(read(Job, {**common, **job}))
     return file.getvalue().splitlines()
 
 
 def test_a_pipe_gets_no_progress_but_what_was_not_expected() -> None:
+    attempts = [
+        {"number": number, "started_at": AT.isoformat(), "outcome": outcome}
+        for number, outcome in ((1, "released"), (1, "lost"), (2, None))
+    ]
     assert told(
-        ("snapshot", {"status": "failed", "phase": None}),
-        ("job.created", {}),
-        ("job.started", {"attempt": 1}),
-        ("job.progress", {"phase": "fetching", "done": 0, "total": None}),
-        ("job.failed", {}),
-        ("delivery.delivered", {}),
-        ("job.released", {}),
-    ) == ["released"]
+        {"status": "queued", "model_problem": "no weights"},
+        {"status": "running", "phase": "fetching", "progress": {"done": 0, "total": None}, "attempts": attempts[:1]},
+        {"status": "running", "phase": "inferring", "progress": {"done": 1, "total": 3}, "attempts": attempts},
+        {"status": "failed", "attempts": [*attempts[:2], {**attempts[2], "outcome": "failed"}]},
+    ) == ["it cannot run at the moment: no weights", "attempt 1 released", "attempt 1 lost"]
 
 
 @pytest.mark.parametrize(

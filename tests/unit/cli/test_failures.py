@@ -34,12 +34,6 @@ def answered(body: object, status: int = 200) -> bytes:
     return reply(status, json.dumps(body).encode(), Content_Type="application/json")
 
 
-def stream(job: dict[str, Any], *events: str) -> bytes:
-    parts = [("snapshot", job), *((event, {"at": "2026-01-01T00:00:00Z"}) for event in events)]
-    text = "".join(f"event: {event}\ndata: {json.dumps(data)}\n\n" for event, data in parts)
-    return reply(200, text.encode(), Content_Type="text/event-stream")
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [(["list", "--json"], True), (["--json"], True), (["run", "m", "--", "--json"], False), ([], False)],
@@ -86,7 +80,7 @@ def test_each_failure_is_a_problem_document(
 
 
 def test_a_wait_whose_time_is_over_prints_the_job() -> None:
-    with Server(READY, answered(ECHO), answered(JOB, 202), stream(JOB), answered(JOB)) as service:
+    with Server(READY, answered(ECHO), answered(JOB, 202), answered(JOB)) as service:
         url = f"http://127.0.0.1:{service.port}"
         done = penstock("submit", "echo", "hello", "--timeout", "0", "--json", "--url", url)
     assert done.returncode == 4, done.stderr
@@ -127,8 +121,7 @@ def test_another_server_is_named_before_a_job_is_sent() -> None:
 
 def test_piped_progress_is_quiet() -> None:
     over = {**JOB, "status": "succeeded", "output": {"text": "HELLO", "json": None}}
-    events = stream(over, "job.created", "job.started", "job.progress", "job.succeeded")
-    with Server(READY, answered(ECHO), answered(JOB, 202), events, answered(over), answered(ECHO)) as service:
+    with Server(READY, answered(ECHO), answered(JOB, 202), answered(JOB), answered(over), answered(ECHO)) as service:
         done = penstock("submit", "echo", "hello", "--wait", "--url", f"http://127.0.0.1:{service.port}")
     assert (done.returncode, done.stdout) == (0, "1  echo  succeeded\nHELLO\n")
     assert done.stderr == "job 1\n"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.params import assign_texts, is_reference, means_texts, parse_params, take_options, text_field
-from penstock.client.file_fields import UsageProblem
+from penstock.client.local_files import UsageProblem
 from penstock.processors.geo.request import SegmentationRequest
 
 SEGMENTATION = SegmentationRequest.model_json_schema()

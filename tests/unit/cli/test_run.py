@@ -8,7 +8,7 @@ import pytest
 
 from penstock.cli.environments import of_files
 from penstock.cli.run import of_file
-from penstock.client.file_fields import UsageProblem
+from penstock.client.local_files import UsageProblem
 
 TWO = """import penstock
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cli.options import DEFAULT_URL
 from penstock.cli.serve import check_names, lines_to_paste
-from penstock.client.file_fields import UsageProblem
+from penstock.client.local_files import UsageProblem
 
 MEDIA = {"type": "string", "format": "media"}
 TEXT = {"type": "string"}

@@ -65,20 +65,6 @@ def test_every_wait_counts_from_when_the_job_was_sent_back() -> None:
     assert found[4][2]["waited_s"] == 1
 
 
-def test_phases_last_until_the_next_one_or_the_attempt_s_end() -> None:
-    found = rows([
-        CREATED, event(1, "job.started", attempt=1), phase(2, "fetching"), phase(3, "inferring", total=4, unit="tiles"),
-        phase(5, "inferring", 4, total=4, unit="tiles"), event(6, "job.released"), event(7, "job.started", attempt=1),
-        phase(8, "fetching"),
-    ])  # fmt: skip
-
-    assert [row for row in found if row[0].startswith("phase")] == [
-        ("phase fetching", 2, {"took_s": 1}),
-        ("phase inferring", 3, {"took_s": 3, "done": "4/4 tiles"}),
-        ("phase fetching", 8, {}),
-    ]
-
-
 def test_phases_of_the_record_stand_with_their_own_times_and_the_progress_of_their_heartbeats() -> None:
     def told(name: str, begun: float, ended: float | None) -> dict[str, Any]:
         return {

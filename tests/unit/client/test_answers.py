@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from penstock.api.schemas import batches, jobs, models, queues, usage, webhooks
+from penstock.api.routes import models, queues, usage
+from penstock.api.schemas import batches, jobs, webhooks
 from penstock.client.answers import (
     BatchPage,
     DeliveryPage,

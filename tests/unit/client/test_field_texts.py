@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.client.field_texts import put_text
-from penstock.client.file_fields import UsageProblem
+from penstock.client.local_files import UsageProblem
 
 SCHEMA: dict[str, Any] = {
     "properties": {"n": {"type": "number"}, "size": {"$ref": "#/$defs/Size"}, "rows": {"type": "array"}},

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client.answers import Event
 from penstock.client.threads import follow, pause, together
-from penstock.client.transfers import TransferStopped
+from penstock.client.uploads import TransferStopped
 
 
 def test_results_keep_their_order_and_so_many_calls_run_at_once() -> None:

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from penstock.client.answers import ClientError
-from penstock.client.transfers import TransferProgress
-from penstock.client.uploads import Upload, UploadNote, file_digest, parts_of, upload_key
+from penstock.client.uploads import (
+    TransferProgress,
+    TransferStopped,
+    Upload,
+    UploadNote,
+    file_digest,
+    parts_of,
+    upload_key,
+)
 
 
 @pytest.fixture
@@ -52,3 +59,21 @@ def test_a_note_keeps_the_key_of_the_same_file_and_service(scene: Path, tmp_path
     note.remove()
     assert UploadNote.of(tmp_path / "state", "http://a", scene).key != note.key
     assert UploadNote.of(None, "http://a", scene).path is None
+
+
+def test_the_sum_never_decreases_when_a_transfer_begins_anew() -> None:
+    told: list[tuple[int, int]] = []
+    progress = TransferProgress(lambda done, total: told.append((done, total)), 20)
+    progress.of("a")(5, 10)
+    progress.of("b")(3, 10)
+    progress.of("a")(0, 10)
+    progress.of("b")(9, 10)
+    assert told == [(5, 20), (8, 20), (8, 20), (9, 20)]
+    assert progress.done("a") == 0
+
+
+def test_a_transfer_ends_at_its_next_report_after_another_failed() -> None:
+    progress = TransferProgress(None, 20)
+    progress.stop.set()
+    with pytest.raises(TransferStopped):
+        progress.of("a")(1, 10)

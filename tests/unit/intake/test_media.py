@@ -11,7 +11,7 @@ from penstock.config_tables import DropRule
 from penstock.errors import MediaNotFound, MediaRefused
 from penstock.intake.addresses import WebAddress
 from penstock.intake.local_media import safe_name
-from penstock.intake.media import Reference, S3Object, UploadReference, parse_reference, upload_key
+from penstock.intake.media import Reference, S3Object, UploadReference, parse_reference, readable, upload_key
 
 SETTINGS = Settings(
     object_store="s3://own/prefix",
@@ -136,3 +136,19 @@ def test_a_safe_name_stays_as_it_is(filename: str) -> None:
     assert safe_name(name) == name
     assert 1 <= len(name.encode()) <= 100
     assert not set(name) & set("/\\\0")
+
+
+def test_of_several_addresses_those_with_a_profile_come_first() -> None:
+    profiles = [
+        {"name": "a", "kind": "s3", "buckets": ["landsat"], "unsigned": True, "tenants": ["acme"]},
+        {"name": "b", "kind": "bearer", "hosts": ["login.example.org"], "secret": {"env": "X"}},
+    ]
+    settings = Settings(allowed_hosts=("data.example:443",), access_profiles=profiles)
+    addresses = [
+        "https://far.example.org/a.tif", "https://data.example/a.tif", "ftp://x/a.tif", "s3://landsat/a.tif",
+        "https://login.example.org/a.tif",
+    ]  # fmt: skip
+    ordered = {tenant: readable(addresses, tenant=tenant, settings=settings) for tenant in ("acme", "other")}
+    assert ordered["acme"] == ["s3://landsat/a.tif", "https://login.example.org/a.tif", "https://data.example/a.tif"]
+    assert ordered["other"] == ["https://login.example.org/a.tif", "https://data.example/a.tif"]
+    assert readable(addresses[:1], tenant="acme", settings=settings) == addresses[:1]  # its fetch says why not

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from io import StringIO
 
 import pytest
 import structlog
 
+from penstock.errors import InvalidInput
+from penstock.json_body import parse_json
 from penstock.observation import log
-from penstock.observation.listening import MAX_LINE_CHARS, HeardStream, listener, listening
+from penstock.observation.listening import (
+    MAX_BYTES,
+    MAX_LINE_CHARS,
+    MAX_LINES,
+    HeardStream,
+    RecentLines,
+    error_of,
+    listener,
+    listening,
+    place_of,
+    text_of,
+)
 
 
 class Heard(list[tuple[str, str]]):
@@ -49,7 +63,7 @@ def test_of_a_traceback_only_the_last_line_is_heard(out: StringIO) -> None:
             raise ValueError("no such band")  # noqa: TRY301
         except ValueError:
             structlog.get_logger().exception("it.failed")
-    place = "(test_listening.py:49 in test_of_a_traceback_only_the_last_line_is_heard)"
+    place = "(test_listening.py:63 in test_of_a_traceback_only_the_last_line_is_heard)"
     assert heard == [("error", f"it.failed: ValueError: no such band {place}")]
     assert "Traceback" in out.getvalue()
 
@@ -96,3 +110,96 @@ def test_a_long_line_is_shortened(out: StringIO) -> None:  # noqa: ARG001
     with listening(heard):
         structlog.get_logger().info("x" * 10_000)
     assert len(heard[0][1]) == MAX_LINE_CHARS + 1
+
+
+def told(recent: RecentLines, text: str, **fields: object) -> None:
+    recent.keep(None, "info", {"event": text, "level": "info", **fields})
+
+
+def test_lines_have_the_ids_of_their_job_and_model_and_no_secrets() -> None:
+    recent = RecentLines()
+    log.configure(stream=StringIO(), recent=recent)
+    structlog.get_logger("x").warning("job.retried", job="acme/1", model="csmask", api_key="penstock_x", tries=2)
+    [line] = recent.read()[1]
+    assert (line.level, line.text) == ("warning", "job.retried api_key=[redacted] tries=2 job=acme/1 model=csmask")
+
+
+def test_the_latest_lines_are_kept_and_all_are_counted() -> None:
+    recent = RecentLines()
+    for number in range(MAX_LINES + 5):
+        told(recent, f"line {number}")
+    count, lines = recent.read()
+    assert (count, len(lines), lines[0].text, lines[-1].text) == (
+        MAX_LINES + 5, MAX_LINES, "line 5", f"line {MAX_LINES + 4}",
+    )  # fmt: skip
+
+
+def test_long_lines_leave_room_for_fewer() -> None:
+    recent = RecentLines()
+    for number in range(100):
+        told(recent, f"{number} " + "ä" * 1_000)
+    _, lines = recent.read()
+    assert sum(len(line.text.encode()) for line in lines) <= MAX_BYTES
+    assert lines[-1].text.startswith("99 ")
+    assert len(lines) == MAX_BYTES // 2_003
+
+
+def raised(fault: Callable[[], object]) -> str:
+    with pytest.raises(Exception) as found:  # noqa: PT011
+        fault()
+    return "".join(traceback.format_exception(found.value))
+
+
+def of_their_own() -> None:
+    raise ValueError("boom\nof two lines")
+
+
+def by_a_library() -> None:
+    int("no number")
+    raise AssertionError
+
+
+def by_the_standard_library() -> None:
+    import json
+
+    json.loads("{")
+
+
+def wrapped() -> None:
+    try:
+        by_a_library()
+    except ValueError as error:
+        raise InvalidInput("no") from error
+
+
+def deep_in_penstock() -> None:
+    parse_json(b"{")
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (of_their_own, "of_their_own"),
+        (by_a_library, "by_a_library"),
+        (by_the_standard_library, "by_the_standard_library"),
+        (wrapped, "wrapped"),
+        (deep_in_penstock, "deep_in_penstock"),
+    ],
+)
+def test_the_place_is_the_innermost_frame_of_the_authors_own_code(fault: Callable[[], object], name: str) -> None:
+    place = place_of(raised(fault)) or ""
+    file, _, where = place.partition(":")
+    assert (file, where.partition(" in ")[2]) == ("test_listening.py", name)
+
+
+def test_without_own_code_the_innermost_frame_is_named() -> None:
+    frames = '  File "/v/site-packages/x/a.py", line 3, in run\n  File "/v/site-packages/y/b.py", line 7, in go\n'
+    assert place_of(f"Traceback (most recent call last):\n{frames}ValueError: boom") == "b.py:7 in go"
+    assert place_of("ValueError: boom") is None
+    assert (error_of("a\n\nValueError: boom\n"), error_of("")) == ("ValueError: boom", "")
+
+
+def test_a_line_of_a_job_names_the_place_and_the_model_and_no_folder() -> None:
+    trace = "Traceback (most recent call last):\n  File \"/srv/secret/mine.py\", line 12, in prepare\nKeyError: 'b'"
+    event = {"event": "processor.failed", "level": "error", "model": "mine", "job": "default/1", "exception": trace}
+    assert text_of(event) == "processor.failed: KeyError: 'b' (mine.py:12 in prepare, model mine)"

@@ -151,7 +151,7 @@ def test_one_pair_of_brackets_is_not_enough(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_rules_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two rules have the name 'a'"):
+    with pytest.raises(ValueError, match="two have the name 'a'"):
         Settings(drops=(rule(), rule(prefix="in2/")))
 
 

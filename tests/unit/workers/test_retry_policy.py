@@ -36,6 +36,11 @@ def test_passing_trouble_asks_for_another_try(error: PenstockError) -> None:
     assert outcome.retry_delay_s == 2.0
 
 
+@pytest.mark.parametrize(("asked_s", "waits_s"), [(None, 2.0), (1.0, 2.0), (90.0, 90.0), (1e9, 3600.0)])
+def test_a_server_that_asks_for_a_pause_gets_it_up_to_an_hour(asked_s: float | None, waits_s: float) -> None:
+    assert outcome_of(FetchFailed(retry_after_s=asked_s), attempt=1, draw=0.5).retry_delay_s == waits_s
+
+
 def test_a_seen_cancel_ends_the_job_as_canceled() -> None:
     assert outcome_of(Canceled(), attempt=1, draw=0.5).state is State.CANCELED
 

@@ -16,10 +16,10 @@ from penstock.client.connection import reading
 from penstock.client.downloads import Save, places
 from penstock.client.options import OnBytes, key_header
 from penstock.client.tasks import in_thread, together
-from penstock.client.transfers import TransferProgress
 from penstock.client.uploads import (
     COMPLETE_S,
     MULTIPART_FROM_BYTES,
+    TransferProgress,
     Upload,
     UploadNote,
     check_unchanged,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.api.admission.concurrency import ConcurrencyLimit
-from penstock.errors import Overloaded
+from penstock.api.admission.concurrency import LOOK_UP_INTERVAL_S, REMEMBERED_S, ConcurrencyLimit, RecentRefusals
+from penstock.errors import Overloaded, TooManyJobs
 
 
 class Line:
@@ -119,3 +119,33 @@ async def test_a_request_that_goes_away_loses_no_turn(when: str) -> None:
     await line.end("a3")
     await line.come("b1")
     assert line.begun[-1] == "b1"
+
+
+def test_what_a_tenant_was_told_counts_for_a_moment_and_for_it_alone() -> None:
+    now_s = [100.0]
+    refusals = RecentRefusals(clock=lambda: now_s[0])
+    assert not refusals.any_recent
+
+    refusals.record("flood", TooManyJobs("20 jobs are waiting or running", retry_after_s=7))
+    now_s[0] += REMEMBERED_S * 0.9
+    told = refusals.recent("flood")
+    assert told is not None
+    assert (told.detail, told.retry_after_s) == ("20 jobs are waiting or running", 7)
+    assert refusals.recent("small") is None
+
+    now_s[0] += REMEMBERED_S * 0.2
+    assert refusals.any_recent
+    assert refusals.recent("flood") is None
+    assert not refusals.any_recent
+
+
+def test_of_a_full_tenant_one_request_at_a_time_may_look_for_its_job() -> None:
+    now_s = [100.0]
+    refusals = RecentRefusals(clock=lambda: now_s[0])
+    assert [refusals.may_look_up("flood"), refusals.may_look_up("flood"), refusals.may_look_up("small")] == [
+        True,
+        False,
+        True,
+    ]
+    now_s[0] += LOOK_UP_INTERVAL_S
+    assert [refusals.may_look_up("flood"), refusals.may_look_up("flood")] == [True, False]

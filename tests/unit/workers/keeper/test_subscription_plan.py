@@ -141,6 +141,14 @@ def test_after_an_outage_the_look_begins_where_the_last_one_ended() -> None:
     assert after.cursor_s == later
 
 
+def test_an_item_of_the_last_second_is_found_without_any_look_back() -> None:
+    subscription = replace(SUBSCRIPTION, look_back_s=0)
+    _, after = look(current(), at=NOON_S + 10.7, subscription=subscription)
+    assert (after.cursor_s, after.due_s) == (NOON_S + 10, NOON_S + 910.7)
+    planned, _ = look(after, found("a", NOON_S + 10.5), at=NOON_S + 20, subscription=subscription)
+    assert ids(planned) == ["a"]
+
+
 def test_a_backfill_goes_in_steps_without_pause_and_then_waits() -> None:
     subscription = replace(SUBSCRIPTION, since_s=NOON_S - 100 * DAY_S)
     progress, steps = begin(subscription), []

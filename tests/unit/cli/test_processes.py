@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.variables import unread_variables
+from penstock.cli.processes import unread_variables
 from penstock.config import Settings
 
 

@@ -1,6 +1,6 @@
 """Write `docs/openapi.json`, so that a review shows each change of the API.
 
-python -m penstock.api.openapi docs/openapi.json
+python -m docs.generator.openapi docs/openapi.json
 """
 
 from __future__ import annotations

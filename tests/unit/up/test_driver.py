@@ -15,8 +15,8 @@ import pytest
 from penstock.config import Settings
 from penstock.errors import ConfigError
 from penstock.up.children import RECORD, Child, Ledger
+from penstock.up.driver import Standby
 from penstock.up.scaling import Range
-from penstock.up.standby import Standby
 from penstock.up.supervisor import up
 from tests.support.polling import wait_for
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.reproduction import Compared, Difference, compare, request_again
+from penstock.cli.reproduce import Compared, Difference, compare, request_again
 from penstock.client.answers import Job
 from penstock.client.decoding import read
 

@@ -1,0 +1,166 @@
+"""`penstock search`: find the scenes of a STAC API, as a table, as GeoJSON, or as the requests of a batch."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from urllib.parse import urlsplit
+
+import typer
+
+from penstock.cli.display import err, fitted, out, print_json
+from penstock.cli.options import JOB_FAILED, AsJson, Data
+from penstock.cli.upkeep import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.config import Settings
+    from penstock.intake.item_area import NamedPolygon
+
+#: Characters of a day in `--from` and `--to`.
+_DAY_CHARS = len("2026-05-01")
+
+
+def search(
+    collection: Annotated[str, typer.Argument(help="Id of the collection, such as sentinel-2-l2a.")],
+    stac: Annotated[str, typer.Option("--stac", metavar="URL", help="Landing page of the STAC API.")],
+    area: Annotated[
+        Path | None,
+        typer.Option("--area", metavar="FILE", help="GeoJSON with a polygon, in longitude and latitude."),
+    ] = None,
+    begin: Annotated[str | None, typer.Option("--from", metavar="DAY|TIME", help="Earliest time (UTC).")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="DAY|TIME", help="Latest time; a day is included.")] = None,
+    cloud_below: Annotated[
+        float | None, typer.Option("--cloud-below", metavar="PERCENT", help="Only scenes with less cloud.")
+    ] = None,
+    condition: Annotated[
+        str | None, typer.Option("--filter", metavar="TEXT", help="CQL2 text: \"platform = 'sentinel-2a'\".")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of scenes, at most.")] = 100,
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="scene|mosaic|series",
+            help="Print the lines of a batch: a job for each scene, for each day, or one with all days as its dates.",
+        ),
+    ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only the ids.")] = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find scenes in a STAC API: penstock search sentinel-2-l2a --stac URL --area aoi.geojson --cloud-below 20.
+
+    `--jobs scene | penstock batch submit - --model csmask` runs a model on the scenes. `--json` prints the items as a
+    GeoJSON FeatureCollection with their footprints. Access profiles of the settings apply.
+    """
+    from penstock.config_tables import DEFAULT_TENANT
+    from penstock.intake.guard import GuardedClient
+    from penstock.intake.item_area import overlaps
+    from penstock.intake.item_filter import why_not
+    from penstock.intake.stac_jobs import JobKind, batch_lines
+    from penstock.intake.stac_search import StacSearch, StacSearches, item_time, together
+
+    kinds = get_args(JobKind)
+    if jobs is not None and jobs not in kinds:
+        raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
+    document, polygons = (None, ()) if area is None else _area(area)
+    passing = _filter(condition, cloud_below)
+    wanted = StacSearch(
+        stac, [collection], together([each.geometry for each in polygons]),
+        _time("--from", begin, last=False), _time("--to", end, last=True), passing,
+    )  # fmt: skip
+    searches = StacSearches(GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
+
+    def fits(item: Mapping[str, Any]) -> bool:
+        there = not polygons or overlaps(polygons, item.get("geometry"))
+        return there and (passing is None or why_not(passing, item) is None)
+
+    found = searches.items(wanted, fits, limit)
+    items = sorted(found, key=lambda item: (item_time(item) or "", str(item.get("id"))))
+    if not items:
+        err.print(f"penstock: no item of {collection} matches: search a longer time, a larger area or more cloud")
+        raise typer.Exit(JOB_FAILED)
+    if len(items) == limit:
+        err.print(f"these are the first {limit}: there may be more, see --limit")
+    if as_json:
+        print_json({"type": "FeatureCollection", "features": items})
+    elif jobs is not None:
+        for line in batch_lines(items, cast("JobKind", jobs), document):
+            print_json(line, indent=None)
+    elif ids:
+        for item in items:
+            out.print(str(item.get("id")), soft_wrap=True)
+    else:
+        out.print(fitted(out, ("time", "cloud", "id", "size"), [_row(item) for item in items], omit=("size",)))
+
+
+def _allowing(settings: Settings, url: str) -> Settings:
+    """Return the settings of a search by the user of this machine: any public host, and the one that was named."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or {"https": 443, "http": 80}[parts.scheme]
+    except (KeyError, ValueError):
+        raise typer.BadParameter(f"--stac {url}: write the address as https://HOST/PATH") from None
+    pair = f"{parts.netloc.rpartition(':')[0] if parts.port else parts.netloc}:{port}"
+    hosts = (*settings.allowed_hosts, pair)
+    return settings.model_copy(update={"allowed_hosts": hosts, "fetch_any_public_host": True})
+
+
+def _area(path: Path) -> tuple[Mapping[str, Any], Sequence[NamedPolygon]]:
+    """Return the document of an area, and its polygons."""
+    from penstock.errors import InvalidRequest
+    from penstock.intake.item_area import named_polygons
+
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+        return document, named_polygons(document, place="")
+    except OSError as error:
+        raise typer.BadParameter(f"--area {path}: {error.strerror}") from error
+    except InvalidRequest as error:
+        raise typer.BadParameter(f"--area {path}: no area: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"--area {path}: not GeoJSON: {error}") from error
+
+
+def _filter(text: str | None, cloud_below: float | None) -> str | None:
+    """Return the filter of both options."""
+    from penstock.errors import InvalidRequest
+    from penstock.intake.item_filter import parse_filter
+
+    try:
+        if text is not None:
+            parse_filter(text)
+    except InvalidRequest as error:
+        raise typer.BadParameter(f"--filter: {'; '.join(issue.detail for issue in error.errors)}") from error
+    cloud = None if cloud_below is None else f"eo:cloud_cover < {cloud_below!r}"
+    both = [each for each in (cloud, text if cloud is None or text is None else f"({text})") if each is not None]
+    return " AND ".join(both) or None
+
+
+def _time(option: str, text: str | None, *, last: bool) -> datetime | None:
+    """Return a time; for a day, its begin or, as the `last` one, its end. Without a zone it is in UTC."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text}: write 2026-05-31 or 2026-05-31T12:00:00Z") from error
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return at + timedelta(days=1, seconds=-1) if last and len(text) == _DAY_CHARS else at
+
+
+def _row(item: Mapping[str, Any]) -> Sequence[str]:
+    from penstock.intake.stac_search import item_time
+
+    cloud, assets = item.get("properties", {}).get("eo:cloud_cover"), item.get("assets")
+    sizes = [asset.get("file:size") for asset in assets.values()] if isinstance(assets, dict) else []
+    total = sum(size for size in sizes if isinstance(size, int))
+    return (
+        (item_time(item) or "")[:19].replace("T", " "),
+        f"{cloud:.1f} %" if isinstance(cloud, int | float) else "",
+        str(item.get("id")),
+        f"{total / 1e6:,.1f} MB" if total else "",
+    )
