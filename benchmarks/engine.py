@@ -127,7 +127,7 @@ def _decoding_rate(processing: Processing, model: Model, scene: Path, folder: Pa
 def _drain(processing: Processing, model: Model, scene: Path, out: Path) -> int:
     """Draw all prompts of a scene, and return their number."""
     with processing.open(work_of(model, scene, out), check=never, say=ignore) as session:
-        return sum(1 for _ in session.prompts)
+        return sum(1 for _ in session.prepared.prompts)
 
 
 def _through(processing: Processing, model: Model, scene: Path, out: Path, speed: float) -> Device:
@@ -141,7 +141,7 @@ def _through(processing: Processing, model: Model, scene: Path, out: Path, speed
 def run_scene(processing: Processing, engine: BatchingEngine, model: Model, scene: Path, out: Path) -> None:
     """Map the classes of a scene with an engine and the IO processes, without the queue."""
     with processing.open(work_of(model, scene, out), check=never, say=ignore) as session:
-        session.finish(engine.run(model, session.prompts, check=never, cost=session.cost))
+        session.finish(engine.run(model, session.prepared.prompts, check=never, cost=session.prepared.cost))
 
 
 def work_of(model: Model, scene: Path, out: Path) -> Work:

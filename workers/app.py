@@ -33,7 +33,7 @@ from penstock.storage.redis import catalogues, records
 from penstock.storage.redis.workers import ServedModel, WorkerState
 from penstock.storage.spool import own_folder
 from penstock.workers import consumer
-from penstock.workers.claim_loop import END_S, Slots
+from penstock.workers.claim_loop import END_S, RequeuePoller, Slots
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.memory import device_name
 from penstock.workers.engine.runners import Runners
@@ -46,7 +46,6 @@ from penstock.workers.pipeline import Pipeline
 from penstock.workers.places import Places
 from penstock.workers.preparation import CHECKS, Localise, Preparation
 from penstock.workers.processing import Processing
-from penstock.workers.requeue_poller import RequeuePoller
 from penstock.workers.scratch import ScratchFolders
 from penstock.workers.served_models import ServedModels
 from penstock.workers.server_watch import ServerWatch

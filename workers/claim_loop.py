@@ -1,7 +1,11 @@
 """The claim loop: a worker's slots, each of which claims a job, runs it, and claims again until no job waits.
 
-Hints (Celery tasks), the poll and the requeue poller (`requeue_poller.py`) start the loop. A job that fetches media
-from the web lends its slot meanwhile; see `places.py`.
+Hints (Celery tasks), the poll and the requeue poller start the loop. A job that fetches media from the web lends its
+slot meanwhile; see `places.py`.
+
+By the requeue poller each worker finds lost leases and waiting jobs, so that neither waits for a keeper or a hint. The
+keeper has both duties too. A job whose worker died is back in its queue about a second after its lease ended while
+any keeper or worker lives, and a free slot claims it within a second, also when the hint for it was lost.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import structlog
 
@@ -31,6 +35,8 @@ SEEN_MARGIN_S = 2.0
 END_S = 30.0
 #: Seconds of one wait for a free slot: a worker that drains waits for it.
 FREE_SLOT_S = 0.5
+#: Seconds between two polls of the requeue poller: half of the time within which a free slot claims a waiting job.
+EVERY_S = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -317,3 +323,42 @@ class Slots:
             self._publish_state(draining=True, alive_s=self._settings.drain_s + END_S)
         except JobStoreError:
             log.warning("presence.not_removed")  # the worker's entry expires by itself
+
+
+class RequeuePoller:
+    """Polls every `EVERY_S` seconds, in a thread of its own. It logs nothing while Redis does not answer."""
+
+    def __init__(self, store: records.Runs, served: Collection[str], notice: Callable[[str], None]) -> None:
+        """`notice` is called with each of the `served` queues that has waiting jobs; it must not block."""
+        self._store = store
+        self._served = served
+        self._notice = notice
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._poll_until_end, name="requeue-poller", daemon=True)
+
+    def start(self) -> None:
+        """Start polling."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop polling."""
+        self._ended.set()
+        self._thread.join()
+
+    def poll(self) -> None:
+        """Poll once: requeue jobs whose lease has ended, and call `notice` for the queues with waiting jobs."""
+        swept = self._store.run(records.sweep())
+        if swept.requeued:
+            log.info("requeue_poller.requeued", requeued=swept.requeued)
+        for queue in self._store.run(queues.backlog()):
+            if queue in self._served:
+                self._notice(queue)
+
+    def _poll_until_end(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            try:
+                self.poll()
+            except JobStoreError:  # claims and heartbeats log it
+                continue
+            except Exception:  # the next poll may succeed, and the thread must not end
+                log.exception("requeue_poller.failed")

@@ -6,6 +6,7 @@ the worker fetches them, with the same rules as for the request's own media, int
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
 from penstock.errors import (
     FetchFailed,
@@ -26,7 +28,6 @@ from penstock.errors import (
 from penstock.intake.local_media import LocalMedia
 from penstock.processors.links import LinkedFile, collection_items, linked_files
 from penstock.workers.asset_checks import check_file
-from penstock.workers.input_digests import Input, InputDigests
 
 if TYPE_CHECKING:  # IO processes import this module: see `penstock.intake.local_media`
     from penstock.intake.partial import PartialFile, Range
@@ -38,6 +39,32 @@ MAX_FETCHED = 1000
 HELD_BYTES, MAX_HELD = 48 * 1024, 100
 #: Bytes of a document whose links are read.
 MAX_DOCUMENT_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A medium of a job."""
+
+    #: JSON pointer into the request; None for a file that a document of the request names.
+    place: str | None
+    #: The reference, for addresses on the web without the query, which may be a signature.
+    reference: str
+    size_bytes: int
+    #: Digest of the whole file; None where only ranges were read.
+    sha256: str | None
+    #: Strong etag of the source; None for a file with a digest, and where the source has none.
+    etag: str | None = None
+
+    @classmethod
+    def of(cls, place: str | None, reference: str, size_bytes: int, sha256: str | None, etag: str | None) -> Input:
+        """Return the input of a reference; a weak etag says nothing about bytes and is left out."""
+        strong = None if sha256 or etag is None or etag.startswith("W/") else etag
+        return cls(place, _without_query(reference), size_bytes, sha256, strong)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the input without the fields that are None."""
+        row = {name: getattr(self, name) for name in ("place", "reference", "size_bytes", "sha256", "etag")}
+        return {name: value for name, value in row.items() if value is not None}
 
 
 class Fetcher(Protocol):
@@ -95,8 +122,10 @@ class JobMedia:
     by_range: bool = False
     #: Bytes of further small media that may stay in memory; -1 = every medium is a file.
     left_bytes: int = -1
-    #: Digests of the whole files; None = nobody needs them.
-    digests: InputDigests | None = None
+    #: True where the SHA-256 of each whole file is computed when it is here.
+    hashed: bool = False
+    #: The SHA-256 of whole files in hexadecimal digits, by reference.
+    hashes: dict[str, str] = field(default_factory=dict)
     files: dict[str, LocalMedia] = field(default_factory=dict)
     partial: dict[str, PartialFile] = field(default_factory=dict)
     #: Bytes of the sources, by reference.
@@ -149,8 +178,8 @@ class JobMedia:
                 if not by_range:
                     part.require_size()
                     self.undecided.add(reference)
-            elif self.digests is not None:
-                self.digests.begin(reference, found.source)
+            elif self.hashed:
+                self.hashes[reference] = sha256_of(found.source)
             self.sizes[reference] = _size_bytes(found.source) if part is None else part.size_bytes
             self.on_bytes(self.sizes[reference] if part is None else part.fetched_bytes)
         return self.files[reference]
@@ -177,10 +206,10 @@ class JobMedia:
             f"none of its {len(failures)} addresses could be read: {each}", retry_after_s=worth[0].retry_after_s
         ) from worth[0]
 
-    def inputs(self, places: Mapping[str, str], hashes: Mapping[str, str]) -> list[Input]:
+    def inputs(self, places: Mapping[str, str]) -> list[Input]:
         """Return the files as inputs of a result. `places`: the places of the request, by reference."""
         return [
-            Input.of(places.get(reference), reference, self.sizes[reference], hashes.get(reference), file.etag)
+            Input.of(places.get(reference), reference, self.sizes[reference], self.hashes.get(reference), file.etag)
             for reference, file in self.files.items()
         ]
 
@@ -200,9 +229,17 @@ class JobMedia:
                 with _naming(reference):
                     part = self.partial.pop(reference)
                     self.on_bytes(part.fill([(0, part.size_bytes)]))
-                if self.digests is not None:
-                    self.digests.begin(reference, part.path)
+                if self.hashed:
+                    self.hashes[reference] = sha256_of(part.path)
             self.undecided.clear()
+
+
+def sha256_of(source: Path | bytes) -> str:
+    """Return the SHA-256 of a file, or of the bytes of a medium in memory, in hexadecimal."""
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    with source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _host(address: str) -> str:
@@ -231,3 +268,8 @@ def _naming(reference: str) -> Iterator[None]:
     except (InputError, FetchFailed) as error:
         name = reference.partition("?")[0]
         raise type(error)(f"{name[:500]}: {error.detail}", retry_after_s=error.retry_after_s) from error
+
+
+def _without_query(reference: str) -> str:
+    scheme, host, path, _, _ = urlsplit(reference)
+    return urlunsplit((scheme, host, path, "", "")) if scheme in ("http", "https") else reference

@@ -47,7 +47,6 @@ from penstock.workers.checkpoints import StoredCheckpoints, forget_checkpoints
 from penstock.workers.engine.base import Engine
 from penstock.workers.engine.device_class import device_class
 from penstock.workers.heartbeat import Heartbeat
-from penstock.workers.input_digests import InputDigests
 from penstock.workers.job_media import HELD_BYTES, JobMedia
 from penstock.workers.places import Places
 from penstock.workers.processing import Processed, Processing, Work
@@ -166,16 +165,13 @@ class Pipeline:
         # Checked again: a job may come from a drop rule, or its tenant may have lost the permission since.
         request, tenant = attempt.claim.submission.input, attempt.claim.key.tenant
         check_tensors(runnable.schema, request, tenant=tenant, settings=self.settings)
-        with closing(InputDigests()) as digests:
-            return self._compute(attempt, runnable, folder, digests)
+        return self._compute(attempt, runnable, folder)
 
-    def _compute(
-        self, attempt: Attempt, runnable: RunnableModel, folder: Path, digests: InputDigests
-    ) -> records.Outcome:  # fmt: skip
+    def _compute(self, attempt: Attempt, runnable: RunnableModel, folder: Path) -> records.Outcome:
         part, tenant = attempt.claim.part, attempt.claim.key.tenant
         attempt.enter(Phase.FETCHING)
         with self._beside(attempt, runnable), attempt.timed("fetch"):
-            media = self._fetch(attempt, runnable, folder, digests if part is None else None)
+            media = self._fetch(attempt, runnable, folder)
         processed = None if part else self._known(attempt, runnable, media, folder)
         if processed is None:
             attempt.enter(Phase.LOADING)
@@ -195,18 +191,16 @@ class Pipeline:
             objects, result, most = self.waits.store(attempt), processed.result, self.settings.inline_output_bytes
             artifacts = upload(objects, attempt.claim, processed.files)
             output = store_output(objects, attempt.claim, result.text, result.data, inline_bytes=most)
-        made_by = None if part else self._provenance(attempt, runnable, media, digests, processed)
+        made_by = None if part else self._provenance(attempt, runnable, media, processed)
         return records.Outcome(
             State.SUCCEEDED, text=result.text, data=result.data, output=output, artifacts=artifacts, provenance=made_by
         )
 
-    def _provenance(
-        self, attempt: Attempt, runnable: RunnableModel, media: JobMedia, digests: InputDigests, made: Processed
-    ) -> str:  # fmt: skip
+    def _provenance(self, attempt: Attempt, runnable: RunnableModel, media: JobMedia, made: Processed) -> str:
         """Return the provenance of a result."""
         request, schema = dict(attempt.claim.submission.input), runnable.schema
         places = {reference: place for place, reference in media_references(schema, request)}
-        inputs, defaults = media.inputs(places, digests.finish(attempt.check)), defaults_of(schema, request)
+        inputs, defaults = media.inputs(places), defaults_of(schema, request)
         if made.copied is not None:
             return copied(made.copied[1], inputs, defaults, made.copied[0])
         described = environment(runnable.facts, {**made.software, **software_of(runnable.model)})
@@ -234,10 +228,7 @@ class Pipeline:
         if not runnable.model.cache or media.partial:
             return None
         with attempt.timed("fetch"):
-            hashes = {} if media.digests is None else media.digests.finish(attempt.check)
-            attempt.fingerprint = fingerprint_of(
-                attempt.claim, runnable, media.files, check=attempt.check, known=hashes
-            )  # fmt: skip
+            attempt.fingerprint = fingerprint_of(attempt.claim, runnable, media.hashes)
             found = self.results.find(
                 attempt.claim.key.tenant, attempt.fingerprint, folder / "known", check=attempt.check
             )  # fmt: skip
@@ -255,9 +246,7 @@ class Pipeline:
         on_the_web = any(is_on_the_web(reference) for _, reference in found)
         return self.places.beside(attempt.claim, attempt.check, attempt.wait_for_slot, on_the_web=on_the_web)
 
-    def _fetch(
-        self, attempt: Attempt, runnable: RunnableModel, folder: Path, digests: InputDigests | None
-    ) -> JobMedia:  # fmt: skip
+    def _fetch(self, attempt: Attempt, runnable: RunnableModel, folder: Path) -> JobMedia:
         request = dict(attempt.claim.submission.input)
         get = partial(
             fetch_for_job, store=self.waits.store(attempt), tenant=attempt.claim.key.tenant, settings=self.settings,
@@ -268,7 +257,7 @@ class Pipeline:
         joins = attempt.claim.parts > 0 and not runnable.model.cache
         media = JobMedia(
             get, folder, attempt.fetched, by_range=attempt.claim.part is not None or joins,
-            left_bytes=HELD_BYTES, digests=digests,
+            left_bytes=HELD_BYTES, hashed=attempt.claim.part is None,
             order=partial(readable, tenant=attempt.claim.key.tenant, settings=self.settings),
         )  # fmt: skip
         by_range = media_by_range(runnable.schema, request)
@@ -301,22 +290,23 @@ class Pipeline:
                     work, check=attempt.check, say=attempt.say, checkpoints=checkpoints, show=attempt.show
                 )
                 session = stack.enter_context(opened)
-            if not session.repeatable:
+            prepared = session.prepared
+            if not prepared.repeatable:
                 attempt.fingerprint = None
-            total = None if session.count is None else session.done + session.count
-            attempt.plan(session.done, total, session.unit, steps=session.steps)
-            self._decide_split(attempt.claim, work.model, session.division, checkpoints)
+            total = None if prepared.count is None else prepared.done + prepared.count
+            attempt.plan(prepared.done, total, prepared.unit, steps=prepared.steps)
+            self._decide_split(attempt.claim, work.model, prepared.division, checkpoints)
             with attempt.timed("fetch"):
                 media.complete()
-            prompts = _timed_prompts(attempt, session.prompts)
+            prompts = _timed_prompts(attempt, prepared.prompts)
             begun = time.monotonic()
             outputs = self.engine.run(
-                work.model, prompts, check=attempt.check, cost=session.cost, on_batch=attempt.batched,
+                work.model, prompts, check=attempt.check, cost=prepared.cost, on_batch=attempt.batched,
                 on_device=attempt.took_device, ready=session.ready,
             )  # fmt: skip
             outputs = stack.enter_context(closing(outputs))
-            processed = session.finish(_counted_outputs(attempt, outputs, session.done))
-            processed = replace(processed, resumed=session.done)
+            processed = session.finish(_counted_outputs(attempt, outputs, prepared.done))
+            processed = replace(processed, resumed=prepared.done)
         self.heartbeat.send_news(attempt)
         waited_s = attempt.seconds_of("inference")
         attempt.add_seconds("postprocess", max(0.0, time.monotonic() - begun - waited_s))

@@ -163,7 +163,7 @@ class Preparation:
             self._served.set_failing(model.name, failing)
             self._on_news()
             return None
-        if not model.warm_up or (loading is not None and self._replaces_warm_up(model, loading, entry)):
+        if not model.warm_up or (loading is not None and self._replaces_warm_up(loading, entry)):
             self._ready(model.name)
             return None
         return local
@@ -181,13 +181,11 @@ class Preparation:
     def _load_meanwhile(self, model: Model) -> Future[float]:
         return self._loads.submit(self._engine.load, model, check=self._check)
 
-    def _replaces_warm_up(self, model: Model, loading: Future[float], entry: CatalogueEntry) -> bool:
+    def _replaces_warm_up(self, loading: Future[float], entry: CatalogueEntry) -> bool:
         """Wait until a model is loaded; return True if an earlier worker had warmed up the same model.
 
-        A model that cannot be loaded is left to the warm-up, which reports it; so is one whose batches are measured.
+        A model that cannot be loaded is left to the warm-up, which reports it.
         """
-        if model.measure_batch:
-            return False
         earlier = self._awaited[entry.name]
         is_same = _compared(entry) == _compared(earlier)
         if not (is_same and earlier.ready and earlier.problem is None) or loading.exception() is not None:
@@ -213,7 +211,7 @@ class Preparation:
 
     def _warm_up(self, model: Model) -> None:
         warm_up(
-            [model], self._processing, self._engine, self._folder,
+            model, self._processing, self._engine, self._folder,
             ready=self._ready, failed=self._failed, check=self._check,
         )  # fmt: skip
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
 from pydantic import ValidationError
 
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.intake.local_media import LocalMedia
 from penstock.json_body import issues
 from penstock.models import CatalogueEntry, Model
-from penstock.processors.base import Divisible, IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result
+from penstock.processors.base import IOProcessor, Media, Output, PartProcessor, Prepared, Prompt, Result, Value
 from penstock.processors.notes import noting
 from penstock.processors.registry import Registry
 from penstock.workers.artifacts import Finished, Show, Sink, discard_preview
@@ -82,48 +84,13 @@ class Session(Protocol):
     """A job whose first half, `pre_process`, is done."""
 
     @property
-    def count(self) -> int | None:
-        """See `Prepared.count`."""
-        ...
-
-    @property
-    def cost(self) -> int:
-        """See `Prepared.cost`."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """See `Prepared.unit`."""
-        ...
-
-    @property
-    def done(self) -> int:
-        """See `Prepared.done`."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """See `Prepared.steps`."""
-        ...
-
-    @property
-    def repeatable(self) -> bool:
-        """See `Prepared.repeatable`."""
-        ...
-
-    @property
-    def division(self) -> Divisible | None:
-        """See `Prepared.division`."""
+    def prepared(self) -> Prepared[Any]:
+        """The result of the first half. Any single thread may read its prompts while another one waits in `finish`."""
         ...
 
     @property
     def ready(self) -> bool:
         """True where nothing is lost if the prompts are drawn before any output is taken: in memory and few, or one."""
-        ...
-
-    @property
-    def prompts(self) -> Iterator[Prompt]:
-        """The prompts. Any single thread may read them while another one waits in `finish`; has `close()`."""
         ...
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
@@ -226,49 +193,9 @@ class ThreadSession:
     notes: list[str]
 
     @property
-    def count(self) -> int | None:
-        """See `Prepared.count`."""
-        return self.prepared.count
-
-    @property
-    def cost(self) -> int:
-        """See `Prepared.cost`."""
-        return self.prepared.cost
-
-    @property
-    def unit(self) -> str:
-        """See `Prepared.unit`."""
-        return self.prepared.unit
-
-    @property
-    def done(self) -> int:
-        """See `Prepared.done`."""
-        return self.prepared.done
-
-    @property
-    def steps(self) -> int:
-        """See `Prepared.steps`."""
-        return self.prepared.steps
-
-    @property
-    def repeatable(self) -> bool:
-        """See `Prepared.repeatable`."""
-        return self.prepared.repeatable
-
-    @property
-    def division(self) -> Divisible | None:
-        """See `Prepared.division`."""
-        return self.prepared.division
-
-    @property
     def ready(self) -> bool:
         """True for one prompt: while this thread makes it, there is nothing else to do for the job."""
         return self.prepared.count is not None and self.prepared.count <= 1
-
-    @property
-    def prompts(self) -> Iterator[Prompt]:
-        """The processor's prompts; what their files are noted for is collected."""
-        return _noted(self.prepared.prompts, self.notes)
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Run the second half here."""
@@ -301,7 +228,8 @@ class InThread:
             prepared = first_half(processor, work, Files(work.media, checkpoints.found, work.requests))
         sink = Sink(work.folder, say=say, save=checkpoints.save, show=show)
         try:
-            yield ThreadSession(processor, prepared, sink, notes)
+            noted = replace(prepared, prompts=_noted(prepared.prompts, notes))
+            yield ThreadSession(processor, noted, sink, notes)
         finally:
             close = getattr(prepared.prompts, "close", None)
             if close is not None:
@@ -390,3 +318,31 @@ def dummy_work(processor: IOProcessor[Any, Any], model: Model, folder: Path) -> 
     dummy = processor.dummy(model.limits, media)
     files = {reference: LocalMedia(path) for reference, path in dummy.files.items()}
     return Work(model, dummy.request, files, scratch)
+
+
+def work_to_json(work: Work) -> dict[str, Any]:
+    """Return a job's work without its model as JSON."""
+    media = {reference: [str(file.path), file.etag, file.partial] for reference, file in work.media.items()}
+    part = None if work.part is None else list(work.part)
+    return {"input": dict(work.input), "media": media, "folder": str(work.folder), "part": part}
+
+
+def held_media(work: Work) -> dict[str, Value]:
+    """Return the bytes of the media in memory by reference, each as uint8 (bytes,)."""
+    return {
+        reference: np.frombuffer(file.data, np.uint8)
+        for reference, file in work.media.items()
+        if file.data is not None
+    }  # fmt: skip
+
+
+def work_from_json(model: Model, data: Mapping[str, Any], held: Mapping[str, Value] = MappingProxyType({})) -> Work:
+    """Return the work from JSON and the media in memory; raise `KeyError`, `TypeError` or `ValueError` if invalid."""
+    media = {
+        reference: LocalMedia(Path(path), etag, partial, held[reference].tobytes() if reference in held else None)
+        for reference, (path, etag, partial) in data["media"].items()
+    }
+    part = data.get("part")
+    return Work(
+        model, dict(data["input"]), media, Path(data["folder"]), part=None if part is None else (part[0], part[1])
+    )

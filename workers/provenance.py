@@ -21,7 +21,7 @@ from penstock.storage.redis.fields import dump
 from penstock.workers.engine.device_class import device_class
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.sources import sha256_of
-from penstock.workers.input_digests import Input
+from penstock.workers.job_media import Input
 
 #: Inputs that are listed one by one; of the others only their number, their bytes and one digest are kept.
 MAX_INPUTS = 100
@@ -33,7 +33,6 @@ MAX_HASHED_FILES = 1000
 SERVER = "server"
 #: Fields of a record that cannot change a result. `source` and `environment` are local paths here, which differ between
 #: machines; `packages` tells the environment.
-#: `measure_batch` allows no batch that `max_batch` does not allow: how many prompts share one depends on other jobs.
 _NOT_COMPUTED = frozenset(
     {
         "title", "description", "aliases", "source", "environment", "dependencies", "weights_url", "queue", "warm_up",

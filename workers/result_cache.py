@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -20,7 +18,6 @@ import structlog
 from penstock import __version__
 from penstock.catalogue.environments import digest_of
 from penstock.errors import InputError, JobGone, JobStoreError, ObjectNotFound, ObjectStoreUnavailable, UnknownJob
-from penstock.intake.local_media import LocalMedia
 from penstock.jobs import Claim, Job, JobKey, State
 from penstock.models import media_references
 from penstock.processors.base import Result
@@ -31,6 +28,7 @@ from penstock.storage.redis.fields import us
 from penstock.storage.redis.scripts import Command, query
 from penstock.workers.artifacts import Finished
 from penstock.workers.engine.base import Check
+from penstock.workers.job_media import sha256_of
 from penstock.workers.processing import Processed
 from penstock.workers.provenance import version_of
 from penstock.workers.served_models import RunnableModel
@@ -103,36 +101,20 @@ def recall(tenant: str, digest: str) -> Command[JobKey | None]:
     return query("result", lambda found: JobKey(tenant, found) if found else None, tenant=tenant, digest=digest)
 
 
-def fingerprint_of(
-    claim: Claim, runnable: RunnableModel, media: Mapping[str, LocalMedia], *, check: Check,
-    known: Mapping[str, str] = MappingProxyType({}),
-) -> str:  # fmt: skip
+def fingerprint_of(claim: Claim, runnable: RunnableModel, hashes: Mapping[str, str]) -> str:
     """Return the fingerprint of everything that a job's result depends on: 64 hexadecimal digits.
 
     Included are the tenant, the versions of Penstock and of the processor, the packages of the model's environment, its
     record with revision and options, the request, and each medium's name and bytes. Upload ids and query strings of
-    addresses are not included.
-    `known` are hashes of media that were computed before, by reference.
+    addresses are not included. `hashes` are those of the media, by reference.
     """
     model, request = runnable.model, dict(claim.submission.input)
-    hashes: dict[str, str] = {}
-    for reference, file in media.items():
-        check()
-        hashes[reference] = known.get(reference) or sha256_of(file.source)
     places = media_references(runnable.schema, request)
     named = {place: [_MEDIUM, _called(reference), hashes[reference]] for place, reference in places}
     software = [__version__, version_of(model.processor)]
     if model.environment is not None:
         software.append(str(digest_of(Path(model.environment))))
     return digest("result", claim.key.tenant, software, model.model_dump(mode="json"), _named(request, named)).hex()
-
-
-def sha256_of(source: Path | bytes) -> str:
-    """Return the SHA-256 of a file, or of the bytes of a medium in memory, in hexadecimal."""
-    if isinstance(source, bytes):
-        return sha256(source).hexdigest()
-    with source.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def _named(value: Any, media: Mapping[str, Any], place: str = "") -> Any:

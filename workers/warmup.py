@@ -1,7 +1,7 @@
 """Warm-up: a model's dummy request runs through pre_process, engine and post_process before jobs are claimed.
 
 The warm-up loads the weights, compiles what needs compiling, finds the largest batch that fits on the device, and
-finds faults of a model before a job does. With `measure_batch` it also finds the smallest batch that is about as fast.
+finds faults of a model before a job does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,8 +27,6 @@ from penstock.workers.retry_policy import to_penstock_error
 #: Limits of a dummy request on a CPU.
 CPU_LIMITS = {"max_pixels": 256 * 256, "max_items": 1, "max_tokens": 32}
 
-#: No batch is measured after this share of the time of loading and warming up, or after this many seconds if longer.
-MEASURE_SHARE, MEASURE_S = 0.2, 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -43,12 +41,10 @@ class WarmUpReport:
     warm_up_s: float
     #: Number of the dummy's prompts that fit in one batch.
     largest_batch: int
-    #: Number of them in the batches from now on: fewer where `measure_batch` found that more are not faster.
-    batch: int
 
 
 def warm_up(
-    models: Iterable[Model],
+    model: Model,
     processing: Processing,
     engine: Engine,
     folder: Path,
@@ -57,30 +53,22 @@ def warm_up(
     failed: Callable[[str, PenstockError], None],
     check: Check = lambda: None,
 ) -> None:
-    """Warm models up one after the other; call `ready` or `failed` for each by name.
+    """Warm a model up; call `ready` or `failed` with its name, or neither when `check` raises an `Interruption`.
 
-    Models without a warm-up are ready at once, before the others. `folder` holds the dummies' media and results, which
-    are removed. Ends early, without a call for the remaining models, when `check` raises an `Interruption`.
+    `folder` holds the dummy's media and results, which are removed.
     """
-    models = list(models)
-    for model in models:
-        if not model.warm_up:
-            ready(model.name)
-    for model in models:
-        if not model.warm_up:
-            continue
-        try:
-            warmth = warm(model, processing, engine, folder / model.name, check=check)
-        except Interruption:
-            return
-        except Exception as error:  # a fault of a processor or a runner must not keep the other models from serving
-            ours = to_penstock_error(error)
-            fields = {"model": model.name, "code": ours.code, "detail": ours.detail}
-            log.warning("model.warm_up_failed", **fields, exc_info=ours is not error)
-            failed(model.name, ours)
-        else:
-            log.info("model.warmed_up", model=model.name, **asdict(warmth))
-            ready(model.name)
+    try:
+        warmth = warm(model, processing, engine, folder / model.name, check=check)
+    except Interruption:
+        return
+    except Exception as error:  # a fault of a processor or a runner must not keep the other models from serving
+        ours = to_penstock_error(error)
+        fields = {"model": model.name, "code": ours.code, "detail": ours.detail}
+        log.warning("model.warm_up_failed", **fields, exc_info=ours is not error)
+        failed(model.name, ours)
+    else:
+        log.info("model.warmed_up", model=model.name, **asdict(warmth))
+        ready(model.name)
 
 
 def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, check: Check) -> WarmUpReport:
@@ -95,15 +83,11 @@ def warm(model: Model, processing: Processing, engine: Engine, folder: Path, *, 
         begun = time.monotonic()
         largest = LargestPrompt()
         with processing.open(work, check=check, say=lambda _: None) as session:
-            prompts = largest.watch(session.prompts)
-            with closing(engine.run(model, prompts, check=check, cost=session.cost)) as outputs:
+            prompts = largest.watch(session.prepared.prompts)
+            with closing(engine.run(model, prompts, check=check, cost=session.prepared.cost)) as outputs:
                 session.finish(outputs)
         most = 0 if largest.prompt is None else engine.fill(model, largest.prompt, check=check)
-        batch = most
-        if model.measure_batch and most > 1 and largest.prompt is not None:
-            within_s = max(MEASURE_S, MEASURE_SHARE * (load_s + time.monotonic() - begun))
-            batch = engine.measure(model, largest.prompt, most, within_s=within_s, check=check)
-        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), most, batch)
+        return WarmUpReport(round(load_s, 3), round(time.monotonic() - begun, 3), most)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from penstock.processors.geo.schema_marks import only_one_of, without_default
+from penstock.models import Record
+from penstock.processors.geo.schema_marks import only_one_of, optional
 
 _CODE = r"^[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}$"
 
@@ -43,19 +44,15 @@ Position = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(m
 Rings = Annotated[list[Annotated[list[Position], Field(min_length=4, max_length=100_000)]], Field(min_length=1)]
 
 
-class PolygonGeometry(BaseModel):
+class PolygonGeometry(Record):
     """A GeoJSON polygon: its outer ring, then its holes. The last position of a ring repeats the first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["Polygon"] = Field(description="Kind of the geometry.")
     coordinates: Rings = Field(description="The outer ring, then the holes: lists of [x, y].")
 
 
-class MultiPolygonGeometry(BaseModel):
+class MultiPolygonGeometry(Record):
     """A GeoJSON multipolygon."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["MultiPolygon"] = Field(description="Kind of the geometry.")
     coordinates: Annotated[list[Rings], Field(min_length=1)] = Field(description="The rings of each polygon.")
@@ -108,27 +105,21 @@ def _schema(schema: dict[str, Any]) -> None:
     schema["else"] = own
 
 
-class AreaRequest(BaseModel):
+class AreaRequest(Record):
     """The part of the scene whose results are wanted: these fields, or GeoJSON: a polygon or features."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_schema)
+    model_config = ConfigDict(json_schema_extra=_schema)
 
     bbox: (
         Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=4, max_length=6)]
         | (SkipJsonSchema[None])
-    ) = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest; of six numbers, as in "
-            "GeoJSON, the third and the last are heights. In EPSG:4326, west may be greater than east: such a "
-            "rectangle crosses the antimeridian."
-        ),
+    ) = optional(
+        "A rectangle: [west, south, east, north], i.e. the lowest x and y, then the highest; of six numbers, as in "
+        "GeoJSON, the third and the last are heights. In EPSG:4326, west may be greater than east: such a "
+        "rectangle crosses the antimeridian."
     )
-    geometry: AnyPolygon | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature.",
+    geometry: AnyPolygon | SkipJsonSchema[None] = optional(
+        "A GeoJSON geometry of type Polygon or MultiPolygon, e.g. the `geometry` of a feature."
     )
     features: Annotated[list[AnyPolygon], Field(min_length=1, max_length=10_000)] | SkipJsonSchema[None] = Field(
         default=None, description="The geometries of a FeatureCollection."

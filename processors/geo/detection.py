@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result, final_outputs
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Result, final_outputs
 from penstock.processors.directory import read_labels
 from penstock.processors.geo.mapping import MappingContext, SceneRunner, scene_signature
 from penstock.processors.geo.options import DetectionOptions, ObjectOptions, read_options
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_suspects
 from penstock.processors.geo.request import DetectionRequest, ObjectRequest
+from penstock.processors.geo.scene_processor import SceneProcessor
 from penstock.processors.geo.scene_writer import Piece, TilePieces
 from penstock.processors.geo.tiling.boxes import COLUMNS, on_scene
 from penstock.processors.geo.tiling.plan import Box
@@ -40,8 +40,8 @@ class ObjectRunner(SceneRunner):
     keeps_valid = True
 
 
-class SceneDetector(ABC, Generic[RequestT]):
-    """A processor of objects in scenes of any size in overlapping tiles; memory does not grow with the scene."""
+class SceneDetector(SceneProcessor[RequestT], ABC):
+    """A processor of objects in scenes in overlapping tiles."""
 
     views = (View("rows", "/objects/labels"),)
     outputs = (
@@ -55,7 +55,8 @@ class SceneDetector(ABC, Generic[RequestT]):
     )
 
     def __init__(self, model: Model, options: ObjectOptions, runner: ObjectRunner) -> None:
-        self._model, self._border_px, self._runner = model, options.border_px, runner
+        super().__init__(model, runner)
+        self._border_px = options.border_px
 
     @abstractmethod
     def _names(self, request: RequestT) -> Mapping[int, str]:
@@ -69,16 +70,6 @@ class SceneDetector(ABC, Generic[RequestT]):
     def _finder(self, request: RequestT) -> Find:
         """Return the function that decodes the outputs of a job."""
 
-    def pre_process(self, request: RequestT, media: Media) -> Prepared[MappingContext[RequestT]]:
-        """Plan a scene and return its prompts; see `SceneRunner.prepare`."""
-        return self._prepared(request, media)
-
-    def pre_process_part(
-        self, request: RequestT, media: Media, first: int, last: int
-    ) -> Prepared[MappingContext[RequestT]]:
-        """Return the prompts of some strips of a scene; see `PartProcessor`."""
-        return self._prepared(request, media, range(first, last + 1))
-
     def post_process(self, outputs: Iterator[Output], context: MappingContext[RequestT], sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
         pieces = self._pieces(outputs, context)
@@ -88,10 +79,6 @@ class SceneDetector(ABC, Generic[RequestT]):
         results = ObjectOutputs(self._model, context.inputs, names, context.request, sink)
         written = self._runner.write(pieces, context, results, sink)
         return Result(data=results.finish(context.provenance(written)))
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a scene of noise; see `SceneRunner.dummy`."""
-        return self._runner.dummy(limits, folder)
 
     def _prepared(
         self, request: RequestT, media: Media, part: range | None = None

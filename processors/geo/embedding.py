@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ConfigError, ProcessorFailed
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result, final_outputs
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Output, OutputSpec, Result, final_outputs
 from penstock.processors.embedding import OUTPUT_NAME
 from penstock.processors.geo.mapping import MappingContext, SceneRunner, scene_signature
 from penstock.processors.geo.options import EmbeddingOptions, read_options
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, add_suspects
 from penstock.processors.geo.request import EmbeddingRequest
+from penstock.processors.geo.scene_processor import SceneProcessor
 from penstock.processors.geo.scene_writer import Piece, TilePieces
 from penstock.processors.geo.tiling.cells import Cells
 from penstock.processors.geo.tiling.stitch import with_tiles
@@ -34,8 +34,8 @@ _Context = MappingContext[EmbeddingRequest]
 _POOLED = ("terratorch", "transformers")
 
 
-class RasterEmbedding:
-    """Embeddings of scenes of any size in tiles; memory does not grow with the scene."""
+class RasterEmbedding(SceneProcessor[EmbeddingRequest]):
+    """Embeddings of scenes."""
 
     request = EmbeddingRequest
     outputs = (
@@ -57,7 +57,6 @@ class RasterEmbedding:
     )
 
     def __init__(self, model: Model) -> None:
-        self._model = model
         self._options = read_options(model, EmbeddingOptions)
         signature = scene_signature(OUTPUT_NAME, self._options.coordinates)
         self.io_signatures = (signature.model_copy(update={"output": {OUTPUT_NAME: "array (dimensions, ...)"}}),)
@@ -66,15 +65,7 @@ class RasterEmbedding:
             raise ConfigError(
                 f"model {model.name!r}: options.patch_px below tile_px and options.pooling 'patches' need each other"
             )
-        self._runner = SceneRunner(model, self._options)
-
-    def pre_process(self, request: EmbeddingRequest, media: Media) -> Prepared[_Context]:
-        """Plan a scene and return its prompts; see `SceneRunner.prepare`."""
-        return self._runner.prepare(request, request.outputs, media)
-
-    def pre_process_part(self, request: EmbeddingRequest, media: Media, first: int, last: int) -> Prepared[_Context]:
-        """Return the prompts of some strips of a scene; see `PartProcessor`."""
-        return self._runner.prepare(request, request.outputs, media, range(first, last + 1))
+        super().__init__(model, SceneRunner(model, self._options))
 
     def post_process(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
@@ -85,10 +76,6 @@ class RasterEmbedding:
         with closing(VectorOutputs(self._model, context.inputs, cells, context.request.outputs, sink)) as results:
             written = self._runner.write(pieces, context, results, sink)
             return Result(data=results.finish(context.provenance(written)))
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a scene of noise; see `SceneRunner.dummy`."""
-        return self._runner.dummy(limits, folder)
 
     def _pieces(self, outputs: Iterator[Output], context: _Context, cells: Cells) -> Iterator[TilePieces]:
         for sent, output in with_tiles(final_outputs(outputs), context.pending):

@@ -6,24 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from penstock.errors import ConfigError
 from penstock.json_body import wrong_fields
-from penstock.models import Model
+from penstock.models import Model, Record
 from penstock.processors.geo.tiling.plan import Tiling
 from penstock.processors.vision.detectors import BoxFormat, BoxUnit, Layout
 
 NODATA = 255  #: nodata value of every uint8 raster; class ids and probabilities are below
 
 
-class Options(BaseModel):
-    """A frozen table of the catalogue; unknown keys are an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Band(Options):
+class Band(Record):
     """An input band of the model, with mean and standard deviation of the training data in the model's unit."""
 
     name: str
@@ -42,7 +36,7 @@ class Band(Options):
         return ends
 
 
-class DefaultRadiometry(Options):
+class DefaultRadiometry(Record):
     """Default radiometry for these data types, if neither the request nor the metadata declare one."""
 
     dtypes: tuple[str, ...]
@@ -51,7 +45,7 @@ class DefaultRadiometry(Options):
     nodata: float | None = None
 
 
-class ClassLabel(Options):
+class ClassLabel(Record):
     """A class of the model. Ids start at 0, in the order of the network's channels."""
 
     id: int = Field(ge=0, lt=NODATA)
@@ -65,7 +59,7 @@ class ClassLabel(Options):
         return red, green, blue
 
 
-class Quantity(Options):
+class Quantity(Record):
     """A quantity: one output channel of a regression model."""
 
     #: Name of letters, digits, `-` and `_`.
@@ -79,7 +73,7 @@ class Quantity(Options):
 Wanted = Literal["no", "optional", "needed"]
 
 
-class CoordinateOptions(Options):
+class CoordinateOptions(Record):
     """Time and location inputs of the network (see `coordinates`). A job without a `needed` input fails."""
 
     #: Acquisition time of each date, as `temporal_coords`.
@@ -88,7 +82,7 @@ class CoordinateOptions(Options):
     location: Wanted = "no"
 
 
-class SceneOptions(Options):
+class SceneOptions(Record):
     """Bands and tiling of a raster model."""
 
     #: Options of the runner: network of the weights, task of a model directory, output name.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Result
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Output, OutputSpec, Result
 from penstock.processors.geo.mapping import MappingContext, SceneMapper, scene_signature
 from penstock.processors.geo.options import RegressionOptions, read_options
 from penstock.processors.geo.request import RegressionRequest
+from penstock.processors.geo.scene_processor import SceneProcessor
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.raster_set import RasterArrays
@@ -21,9 +21,10 @@ from penstock.views import View
 OUTPUT_NAME = "values"
 
 
-class RasterRegression:
-    """Raster regression of scenes of any size in tiles; memory does not grow with the scene."""
+class RasterRegression(SceneProcessor[RegressionRequest]):
+    """Raster regression."""
 
+    _runner: SceneMapper
     request = RegressionRequest
     outputs = (
         RASTER_OUTPUTS.spec(
@@ -42,36 +43,22 @@ class RasterRegression:
     io_signatures = (scene_signature(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:
-        self._model = model
         self._options = read_options(model, RegressionOptions)
         self.io_signatures = (scene_signature(OUTPUT_NAME, self._options.coordinates),)
-        self._mapper = SceneMapper(model, self._options, Channels(OUTPUT_NAME, len(self._options.quantities)))
-
-    def pre_process(self, request: RegressionRequest, media: Media) -> Prepared[MappingContext[RegressionRequest]]:
-        """Plan a scene and return its prompts; see `SceneMapper.prepare`."""
-        return self._mapper.prepare(request, request.outputs, media)
-
-    def pre_process_part(
-        self, request: RegressionRequest, media: Media, first: int, last: int
-    ) -> Prepared[MappingContext[RegressionRequest]]:
-        """Return the prompts of some strips of a scene; see `PartProcessor`."""
-        return self._mapper.prepare(request, request.outputs, media, range(first, last + 1))
+        channels = Channels(OUTPUT_NAME, len(self._options.quantities))
+        super().__init__(model, SceneMapper(model, self._options, channels))
 
     def post_process(
         self, outputs: Iterator[Output], context: MappingContext[RegressionRequest], sink: ArtifactSink
     ) -> Result:
         """Write the requested artifacts and return the statistics."""
         if context.part is not None:
-            return self._mapper.finish_part(outputs, context, _encoded, sink)
+            return self._runner.finish_part(outputs, context, _encoded, sink)
         inputs, wanted = context.inputs, context.request.outputs
         results = ValueOutputs(self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink)
         with results:
-            written = self._mapper.finish(outputs, context, results, _encoded, sink)
+            written = self._runner.finish(outputs, context, results, _encoded, sink)
             return Result(data=results.finish(context.provenance(written)))
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a scene of noise; see `SceneMapper.dummy`."""
-        return self._mapper.dummy(limits, folder)
 
 
 def _encoded(piece: FinalPixels) -> RasterArrays:

@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from penstock.models import Record
 from penstock.processors.geo.area_request import AnyCrs, AreaRequest
 from penstock.processors.geo.scene_request import (
     ACQUISITION_SCHEMA,
@@ -27,7 +20,7 @@ from penstock.processors.geo.scene_request import (
     BandName,
     check_without,
 )
-from penstock.processors.geo.schema_marks import item_needs, only_one_of, without_default
+from penstock.processors.geo.schema_marks import item_needs, only_one_of, optional
 from penstock.times import Time
 
 OutputName = Literal[
@@ -57,10 +50,8 @@ _SCENE_SCHEMA["anyOf"].append({"required": ["stac"]})
 _SCENE_SCHEMA["dependentRequired"] = ACQUISITION_SCHEMA["dependentRequired"]
 
 
-class Location(BaseModel):
+class Location(Record):
     """A location on the earth (WGS 84)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lat: float = Field(ge=-90, le=90, allow_inf_nan=False, description="Latitude in degrees, positive in the north.")
     lon: float = Field(ge=-180, le=180, allow_inf_nan=False, description="Longitude in degrees, positive in the east.")
@@ -70,52 +61,36 @@ class SceneRequest(Acquisition):
     """A scene at one date or several: the common input of all raster models."""
 
     ways: ClassVar[tuple[str, ...]] = ("scene", "files", "mosaic", "dates")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_SCENE_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA)
 
-    dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
-            "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
-            "or STAC item. `bands` and `radiometry` apply to every date."
-        ),
+    dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
+        "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
+        "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
+        "or STAC item. `bands` and `radiometry` apply to every date."
     )
     bands: list[BandName | Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
         min_length=1,
         max_length=1000,
         description=(
-            "The scene's bands in the model's order, each by name (band description) or by number from 1, counted "
-            "across all files. Default: bands are matched by name, or used in order if the scene has exactly as many "
-            "unnamed bands as the model needs."
+            "The scene's bands in the model's order, each by name (band description or variable) or by number from 1, "
+            "counted across all files. Default: bands are matched by name, or used in order if the scene has exactly "
+            "as many unnamed bands as the model needs."
         ),
     )
 
-    datetime: Time | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Acquisition time of the scene with a time zone, for the STAC item and for models that use it; with "
-            "`dates`, the time of the last date if that has no `datetime` of its own. Default: the time in the "
-            "`sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or ACQUISITIONDATETIME)."
-        ),
+    datetime: Time | SkipJsonSchema[None] = optional(
+        "Acquisition time of the scene with a time zone, for the STAC item and for models that use it; with "
+        "`dates`, the time of the last date if that has no `datetime` of its own. Default: the time in the "
+        "`sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or ACQUISITIONDATETIME)."
     )
-    location: Location | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Location of the scene, the same for all tiles; only for models that use a location. Default: the centre "
-            "of each tile, from the scene's georeference."
-        ),
+    location: Location | SkipJsonSchema[None] = optional(
+        "Location of the scene, the same for all tiles; only for models that use a location. Default: the centre "
+        "of each tile, from the scene's georeference."
     )
-    area: AreaRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "
-            "are those of the whole scene, cut to the pixels of the area, and pixels outside have no data."
-        ),
+    area: AreaRequest | SkipJsonSchema[None] = optional(
+        "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "
+        "are those of the whole scene, cut to the pixels of the area, and pixels outside have no data."
     )
 
     @model_validator(mode="after")
@@ -129,10 +104,8 @@ class SceneRequest(Acquisition):
         return (self,) if self.dates is None else tuple(self.dates)
 
 
-class PolygonRequest(BaseModel):
+class PolygonRequest(Record):
     """Options of the polygon output. Default: all polygons, not simplified."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     min_pixels: int = Field(default=1, ge=1, description="Smaller polygons are omitted, and their area stays empty.")
     simplify_px: float = Field(
@@ -153,10 +126,8 @@ class PolygonRequest(BaseModel):
     )
 
 
-class ChangeRequest(BaseModel):
+class ChangeRequest(Record):
     """The change since an earlier scene: where classes were lost, gained or kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     before: Acquisition = Field(
         description=(
@@ -167,10 +138,8 @@ class ChangeRequest(BaseModel):
     of: Annotated[list[str], Field(min_length=1, max_length=250)] = Field(
         description="Names of the classes whose change is wanted, e.g. [`water`]. Several count as one."
     )
-    name: Annotated[str, Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="What the classes are called in the results: `water` gives `water gained`. Default: their names.",
+    name: Annotated[str, Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
+        "What the classes are called in the results: `water` gives `water gained`. Default: their names."
     )
     ignore: Annotated[list[str], Field(max_length=250)] = Field(
         default=[],
@@ -186,22 +155,16 @@ class SegmentationRequest(SceneRequest):
     """A scene to segment."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
         json_schema_extra=_SCENE_SCHEMA
         | {"title": "Segmentation of a scene"}
-        | item_needs("outputs", "change", "change", _CHANGE_NEEDED),
+        | item_needs("outputs", "change", "change", _CHANGE_NEEDED)
     )
 
-    change: ChangeRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Also compute the change since an earlier scene, for models of one date. change.tif (0 = in neither, 1 = "
-            "lost, 2 = gained, 3 = at both dates, 255 = no data) is made for the outputs `change` and `classes`, "
-            "before-classes.tif for `classes`, change.png for `preview`, and change.fgb and change.geojson for "
-            "`polygons`; `stats` has the areas."
-        ),
+    change: ChangeRequest | SkipJsonSchema[None] = optional(
+        "Also compute the change since an earlier scene, for models of one date. change.tif (0 = in neither, 1 = "
+        "lost, 2 = gained, 3 = at both dates, 255 = no data) is made for the outputs `change` and `classes`, "
+        "before-classes.tif for `classes`, change.png for `preview`, and change.fgb and change.geojson for "
+        "`polygons`; `stats` has the areas."
     )
     outputs: Annotated[tuple[OutputName, ...], AfterValidator(_each_once)] = Field(
         default=DEFAULT_OUTPUTS,
@@ -231,11 +194,7 @@ class SegmentationRequest(SceneRequest):
 class RegressionRequest(SceneRequest):
     """A scene for which quantities are estimated."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        json_schema_extra=_SCENE_SCHEMA | {"title": "Quantities of a scene"},
-    )
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA | {"title": "Quantities of a scene"})
 
     outputs: Annotated[tuple[ValueOutputName, ...], AfterValidator(_each_once)] = Field(
         default=DEFAULT_VALUE_OUTPUTS,
@@ -252,11 +211,7 @@ class RegressionRequest(SceneRequest):
 class ObjectRequest(SceneRequest):
     """A scene in which objects are searched, however they are described."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        json_schema_extra=_SCENE_SCHEMA | {"title": "Objects in a scene"},
-    )
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA | {"title": "Objects in a scene"})
 
     iou: float = Field(
         default=0.5,
@@ -294,11 +249,7 @@ class DetectionRequest(ObjectRequest):
 class EmbeddingRequest(SceneRequest):
     """A scene that becomes vectors."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        json_schema_extra=_SCENE_SCHEMA | {"title": "Embeddings of a scene"},
-    )
+    model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA | {"title": "Embeddings of a scene"})
 
     outputs: Annotated[tuple[VectorOutputName, ...], AfterValidator(_each_once)] = Field(
         default=("embeddings", "stats"),

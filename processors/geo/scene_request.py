@@ -9,17 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.media_types import BESIDE, SCENE_FILES
-from penstock.models import BY_RANGE, SHARED, MediaReference
+from penstock.models import BY_RANGE, SHARED, MediaReference, Record
 from penstock.processors.geo.area_request import CrsCode
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskKindName
 from penstock.processors.geo.schema_marks import (
     FORMS,
     by_range,
-    media_field,
     only_one_of,
+    optional,
     with_beside,
     with_links,
-    without_default,
 )
 from penstock.times import Time
 
@@ -47,7 +46,7 @@ ACQUISITION_SCHEMA["anyOf"].append({"required": ["stac"]})
 ACQUISITION_SCHEMA["dependentRequired"] = SINGLE_SCHEMA["dependentRequired"]
 
 
-class RadiometryRequest(BaseModel):
+class RadiometryRequest(Record):
     """Radiometry of the file: `value = number * scale + offset`, in the unit of the model's training data.
 
     Missing values come from the sidecar, then the STAC item, then the file's scale and offset tags, then the model's
@@ -55,9 +54,7 @@ class RadiometryRequest(BaseModel):
     `stats.json` records the values that were used.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra={"dependentRequired": {"offset": ["scale"]}}
-    )
+    model_config = ConfigDict(json_schema_extra={"dependentRequired": {"offset": ["scale"]}})
 
     scale: float | None = Field(
         default=None,
@@ -101,63 +98,55 @@ class RadiometryRequest(BaseModel):
         return self
 
 
-class SceneFile(BaseModel):
+class SceneFile(Record):
     """One file of a scene. Its resolution is read from the file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     media: MediaReference = Field(
-        description=f"A GeoTIFF or JPEG 2000 file. {FORMS}",
+        description=f"A GeoTIFF or JPEG 2000 file, or a product of many rasters as in `scene`. {FORMS}",
         json_schema_extra={BY_RANGE: "area", SHARED: True, BESIDE: "beside", **SCENE_FILES},
     )
-    beside: FilesBeside = Field(default=None, json_schema_extra=without_default, description=_BESIDE.format("the file"))
+    beside: FilesBeside = optional(_BESIDE.format("the file"))
     bands: list[BandName] | None = Field(
         default=None,
         min_length=1,
         max_length=1000,
-        description="Names of all bands in the file's order, instead of the names in the file: e.g. [`B02`].",
+        description=(
+            "Names of all bands in the file's order, instead of the names in the file: e.g. [`B02`]. Only for files "
+            "that are one raster."
+        ),
     )
     radiometry: RadiometryRequest | None = Field(
         default=None, description="Radiometry of this file, if it differs from the other files."
     )
 
 
-class MaskRequest(BaseModel):
+class MaskRequest(Record):
     """A provider's mask of a scene, such as Fmask of HLS, SCL of Sentinel-2 L2A, or QA_PIXEL of Landsat."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"dependentRequired": {"media": ["kind"]}})
+    model_config = ConfigDict(json_schema_extra={"dependentRequired": {"media": ["kind"]}})
 
     media: MediaReference | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=by_range,
         description=(
-            "The mask's file, on the scene's grid or with pixels that nest it. Default: the asset of the kind in the "
-            f"scene's STAC item, such as `Fmask`, `SCL_20m` or `qa_pixel`. {FORMS}"
+            "The mask's file, on the scene's grid or with pixels that nest it. Default: the mask of the kind in a SAFE "
+            "product, else the asset of the kind in the scene's STAC item, such as `Fmask`, `SCL_20m` or `qa_pixel`. "
+            f"{FORMS}"
         ),
     )
-    kind: MaskKindName | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "`scl` (Sentinel-2 L2A), `fmask` (HLS), `qa_pixel` (Landsat Collection 2), `cloud_probability` (percent), "
-            "or `classification`: the classes or bit fields that the mask's asset has in the STAC item. Required with "
-            "`media`."
-        ),
+    kind: MaskKindName | SkipJsonSchema[None] = optional(
+        "`scl` (Sentinel-2 L2A), `fmask` (HLS), `qa_pixel` (Landsat Collection 2), `cloud_probability` (percent), "
+        "or `classification`: the classes or bit fields that the mask's asset has in the STAC item. Required with "
+        "`media`."
     )
-    classes: Annotated[list[str], Field(max_length=20)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Names of the mask's classes that are masked. Default: "
-            + "; ".join(f"{', '.join(kind.hidden or ())} ({name})" for name, kind in MASK_KINDS.items())
-            + "; cloud (cloud_probability). Required for `classification`, in small letters and with spaces: `cloud "
-            "shadow`. Pixels without an observation are always masked."
-        ),
+    classes: Annotated[list[str], Field(max_length=20)] | SkipJsonSchema[None] = optional(
+        "Names of the mask's classes that are masked. Default: "
+        + "; ".join(f"{', '.join(kind.hidden or ())} ({name})" for name, kind in MASK_KINDS.items())
+        + "; cloud (cloud_probability). Required for `classification`, in small letters and with spaces: `cloud "
+        "shadow`. Pixels without an observation are always masked."
     )
-    threshold: Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="Probability in percent above which a pixel is cloud. Required for `cloud_probability`.",
+    threshold: Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)] | SkipJsonSchema[None] = optional(
+        "Probability in percent above which a pixel is cloud. Required for `cloud_probability`."
     )
 
     @model_validator(mode="after")
@@ -175,33 +164,31 @@ class MaskRequest(BaseModel):
         return self
 
 
-class SingleScene(BaseModel):
+class SingleScene(Record):
     """One scene: one file with all bands (`scene`), several files (`files`), or those of a `stac` item."""
 
     #: Alternative fields, of which exactly one is required, unless `stac` names the files.
     ways: ClassVar[tuple[str, ...]] = ("scene", "files")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=SINGLE_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=SINGLE_SCHEMA)
 
     scene: MediaReference | SkipJsonSchema[None] = Field(
         default=None,
-        description=f"The scene: a GeoTIFF or JPEG 2000 file with all bands of the model. {FORMS}",
+        description=(
+            "The scene, with all bands of the model: a GeoTIFF or JPEG 2000 file, a NetCDF or HDF5 file with CF "
+            f"metadata, a zipped SAFE product of Sentinel-2, or a zipped Zarr store. {FORMS}"
+        ),
         json_schema_extra=with_beside,
     )
-    files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "The scene as several files, e.g. one per band as in Sentinel-2 products. The finest used file defines the "
-            "grid of the results; coarser files are resampled to it (bilinear; their pixels must nest in the grid). "
-            "CRS and extent must be the same."
-        ),
+    files: Annotated[list[SceneFile], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
+        "The scene as several files, e.g. one per band as in Sentinel-2 products. The finest used file defines the "
+        "grid of the results; coarser files are resampled to it (bilinear; their pixels must nest in the grid). "
+        "CRS and extent must be the same."
     )
-    sidecar: MediaReference | SkipJsonSchema[None] = media_field(
-        "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat"
+    sidecar: MediaReference | SkipJsonSchema[None] = optional(
+        "Product metadata with the radiometry: MTD_MSIL1C.xml or MTD_MSIL2A.xml of Sentinel-2, *_MTL.json of Landsat. "
+        f"{FORMS}"
     )
-    beside: FilesBeside = Field(
-        default=None, json_schema_extra=without_default, description=_BESIDE.format("the file of `scene`")
-    )
+    beside: FilesBeside = optional(_BESIDE.format("the file of `scene`"))
     stac: MediaReference | dict[str, Any] | SkipJsonSchema[None] = Field(
         default=None,
         json_schema_extra=with_links,
@@ -216,13 +203,9 @@ class SingleScene(BaseModel):
     radiometry: RadiometryRequest | None = Field(
         default=None, description="Radiometry of the scene; overrides all other sources."
     )
-    mask: MaskRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "A provider's mask: its pixels of clouds and shadows have no data in the results. The network still sees "
-            "them, so that all other pixels are those of the scene without a mask."
-        ),
+    mask: MaskRequest | SkipJsonSchema[None] = optional(
+        "A provider's mask: its pixels of clouds and shadows have no data in the results. The network still sees "
+        "them, so that all other pixels are those of the scene without a mask."
     )
 
     @model_validator(mode="after")
@@ -242,10 +225,8 @@ class SingleScene(BaseModel):
         return tuple(self.files or ()) if alone is None else (alone,)
 
 
-class GridRequest(BaseModel):
+class GridRequest(Record):
     """The grid of a mosaic whose scenes have other grids."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     crs: CrsCode = Field(description="CRS of the grid, e.g. EPSG:32738.")
     resolution: float = Field(
@@ -256,10 +237,8 @@ class GridRequest(BaseModel):
     )
 
 
-class MosaicRequest(BaseModel):
+class MosaicRequest(Record):
     """Several scenes as one, e.g. neighbouring tiles of one day."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     scenes: Annotated[list[SingleScene], Field(min_length=1, max_length=MAX_SCENES)] = Field(
         description="The scenes; each can have its own metadata, radiometry and mask. The mosaic covers all of them."
@@ -271,13 +250,9 @@ class MosaicRequest(BaseModel):
             "`median` of all scenes with data, band by band. Masked pixels are used only where no scene has others."
         ),
     )
-    grid: GridRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Grid to which all scenes are reprojected (nearest neighbour). Its pixels begin at multiples of "
-            "`resolution`. Default: the scenes' own grid, which must be the same for all."
-        ),
+    grid: GridRequest | SkipJsonSchema[None] = optional(
+        "Grid to which all scenes are reprojected (nearest neighbour). Its pixels begin at multiples of "
+        "`resolution`. Default: the scenes' own grid, which must be the same for all."
     )
 
 
@@ -285,24 +260,16 @@ class Acquisition(SingleScene):
     """A scene at one date: a single scene, or a `mosaic` of several."""
 
     ways: ClassVar[tuple[str, ...]] = ("scene", "files", "mosaic")
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=ACQUISITION_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=ACQUISITION_SCHEMA)
 
-    mosaic: MosaicRequest | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Several scenes that are merged: adjacent or overlapping, of one pixel grid, or reprojected to a stated "
-            "`grid`. `radiometry` applies to every scene that has none of its own."
-        ),
+    mosaic: MosaicRequest | SkipJsonSchema[None] = optional(
+        "Several scenes that are merged: adjacent or overlapping, of one pixel grid, or reprojected to a stated "
+        "`grid`. `radiometry` applies to every scene that has none of its own."
     )
-    datetime: Time | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description=(
-            "Acquisition time of the scene with a time zone, for the STAC item and for models that use it. Default: "
-            "the time in the `sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or "
-            "ACQUISITIONDATETIME)."
-        ),
+    datetime: Time | SkipJsonSchema[None] = optional(
+        "Acquisition time of the scene with a time zone, for the STAC item and for models that use it. Default: "
+        "the time in the `sidecar`, else in the `stac` item, else in the file's tags (SENSING_TIME of HLS, or "
+        "ACQUISITIONDATETIME)."
     )
 
     @model_validator(mode="after")

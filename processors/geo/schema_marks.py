@@ -25,9 +25,9 @@ def with_links(schema: dict[str, Any]) -> None:
     schema[LINKS] = True
 
 
-def media_field(description: str) -> Any:
-    """Return an optional field of media."""
-    return Field(default=None, description=f"{description}. {FORMS}", json_schema_extra=without_default)
+def optional(description: str, **bounds: Any) -> Any:
+    """Return a field that may be left out, whose default the schema does not show."""
+    return Field(default=None, description=description, json_schema_extra=without_default, **bounds)
 
 
 def by_range(schema: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from penstock.errors import InvalidInput
-from penstock.models import Limits, Model
-from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
+from penstock.models import Model
+from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.geo.change import (
     PrefixedSink,
     SplitOutputs,
@@ -27,6 +27,7 @@ from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.inputs import alike
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
+from penstock.processors.geo.scene_processor import SceneProcessor
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
 from penstock.processors.geo.write.class_outputs import (
@@ -49,9 +50,10 @@ _Context = MappingContext[SegmentationRequest]
 OUTPUT_NAME = "probability"
 
 
-class RasterSegmentation:
-    """Raster segmentation of scenes of any size in tiles; memory does not grow with the scene."""
+class RasterSegmentation(SceneProcessor[SegmentationRequest]):
+    """Raster segmentation, of one scene or of two for the change between them."""
 
+    _runner: SceneMapper
     request = SegmentationRequest
     outputs = (
         RASTER_OUTPUTS.spec("classes", "classes.tif: class ids as a COG with a palette; 255 = no data", kind="cog"),
@@ -106,36 +108,28 @@ class RasterSegmentation:
     io_signatures = (scene_signature(OUTPUT_NAME),)
 
     def __init__(self, model: Model) -> None:
-        self._model = model
         self._options = read_options(model, SegmentationOptions)
         self.io_signatures = (scene_signature(OUTPUT_NAME, self._options.coordinates),)
         channels = Channels(OUTPUT_NAME, len(self._options.classes))
-        self._mapper = SceneMapper(model, self._options, channels, reduces=True)
-
-    def pre_process(self, request: SegmentationRequest, media: Media) -> Prepared[_Context]:
-        """Plan a scene and return its prompts; see `SceneMapper.prepare`. An earlier scene's prompts come first."""
-        return self._prepared(request, media)
-
-    def pre_process_part(self, request: SegmentationRequest, media: Media, first: int, last: int) -> Prepared[_Context]:
-        """Return the prompts of some strips of a scene, or of two dates; see `PartProcessor`."""
-        return self._prepared(request, media, range(first, last + 1))
+        super().__init__(model, SceneMapper(model, self._options, channels, reduces=True))
 
     def _prepared(self, request: SegmentationRequest, media: Media, part: range | None = None) -> Prepared[_Context]:
+        """Return the prompts of a scene; those of an earlier scene come first."""
         if request.change is None:
-            return self._mapper.prepare(request, request.outputs, media, part)
+            return super()._prepared(request, media, part)
         self._change(request.change, Path(), request)
         if self._options.dates > 1:
             raise InvalidInput("`change` is for models of one date; this model compares several dates by itself.")
         earlier = earlier_request(request, request.change)
         with of_the_earlier_scene():
-            first = self._mapper.read(earlier, media)
-        last = self._mapper.read(request, media)
+            first = self._runner.read(earlier, media)
+        last = self._runner.read(request, media)
         check_dates(first, last, request.change.before)
         first, last = alike(first, last)
         with of_the_earlier_scene():
-            before = self._mapper.prepare(earlier, earlier.outputs, media, part, inputs=first)
+            before = self._runner.prepare(earlier, earlier.outputs, media, part, inputs=first)
         strips = before.context.plan.strip_count
-        after = self._mapper.prepare(request, request.outputs, media, later_part(part, strips), inputs=last)
+        after = self._runner.prepare(request, request.outputs, media, later_part(part, strips), inputs=last)
         return Prepared(
             _one_after_the_other(before.prompts, after.prompts),
             (before.count or 0) + (after.count or 0),
@@ -173,7 +167,7 @@ class RasterSegmentation:
             self._save(split.first(), context.before, sink)
             outputs = split.second()
         encoded = partial(_encoded, wanted=context.request.outputs)
-        return self._mapper.finish_part(outputs, context, encoded, sink, ClassTally(class_counts(context.inputs.grid)))
+        return self._runner.finish_part(outputs, context, encoded, sink, ClassTally(class_counts(context.inputs.grid)))
 
     def _write(
         self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink, stack: ExitStack, *, described: bool
@@ -185,7 +179,7 @@ class RasterSegmentation:
         )
         stack.enter_context(results)
         encoded = partial(_encoded, wanted=request.outputs)
-        written = self._mapper.finish(outputs, context, results, encoded, sink, ClassTally(results.counts))
+        written = self._runner.finish(outputs, context, results, encoded, sink, ClassTally(results.counts))
         return results, context.provenance(written)
 
     def _change(self, change: ChangeRequest, before: Path, request: SegmentationRequest) -> ChangeOutputs:
@@ -197,10 +191,6 @@ class RasterSegmentation:
         name = change.name or " or ".join(label.name for label in labels if label.id in of)
         decided = "ignore" in change.model_fields_set
         return ChangeOutputs(before, of, name, ignored, decided, labels, frozenset(request.outputs), request.polygons)
-
-    def dummy(self, limits: Limits, folder: Path) -> Dummy:
-        """Return a scene of noise; see `SceneMapper.dummy`."""
-        return self._mapper.dummy(limits, folder)
 
 
 def _encoded(piece: FinalPixels, wanted: Collection[str]) -> RasterArrays:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from penstock.media_types import IMAGE_FILES
-from penstock.models import ITEMS, STEPS, MediaReference
+from penstock.models import ITEMS, STEPS, MediaReference, Record
 
 Format = Literal["png", "webp"]
 
@@ -18,10 +18,8 @@ _KINDS = "PNG, JPEG, WebP, TIFF, BMP, GIF, AVIF or HEIC; only the first frame is
 _Side = Annotated[int, Field(ge=8, le=MAX_SIDE_PX)]
 
 
-class ImageGenerationRequest(BaseModel):
+class ImageGenerationRequest(Record):
     """Images to generate. The same request gives the same images."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     n: Annotated[int, Field(ge=1, le=MAX_IMAGES), ITEMS] = Field(
         default=1, description="Number of images; their seeds are `seed`, `seed + 1`, ..."

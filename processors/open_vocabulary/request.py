@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.media_types import SCENE_FILES
-from penstock.models import MediaReference
+from penstock.media_types import RASTER_FILES
+from penstock.models import MediaReference, Record
 from penstock.processors.geo.area_request import AnyCrs, PolygonGeometry, Position
 from penstock.processors.geo.request import ObjectRequest
-from penstock.processors.geo.schema_marks import without_default
+from penstock.processors.geo.schema_marks import optional
 from penstock.processors.vision.request import BoxOutput, SingleImageRequest
 
 #: Words without a full stop, which ends a phrase for Grounding DINO, and without control characters.
@@ -30,12 +30,10 @@ class Words(BaseModel):
     labels: list[Phrase] = Field(
         min_length=1, max_length=1000, description="The objects to find, such as `a red car`; without full stops."
     )
-    threshold: float | SkipJsonSchema[None] = Field(
-        default=None,
+    threshold: float | SkipJsonSchema[None] = optional(
+        "Objects need a score above this; default: that of transformers for the model's type, 0.1 or 0.25.",
         ge=0,
         le=1,
-        json_schema_extra=without_default,
-        description="Objects need a score above this; default: that of transformers for the model's type, 0.1 or 0.25.",
     )
     text_threshold: float = Field(
         default=0.25,
@@ -59,20 +57,14 @@ class SceneWordsRequest(Words, ObjectRequest):
     """A scene and words for the objects to find in it."""
 
 
-class PointedObject(BaseModel):
+class PointedObject(Record):
     """An object by points, a box, or both. x comes first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     points: list[Point] = Field(default=[], max_length=100, description="Points [x, y] on the object or beside it.")
     labels: list[Literal[0, 1]] = Field(
         default=[], max_length=100, description="1 for each point on the object, 0 beside it; default: all on it."
     )
-    box: Box | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="A box around the object: [x, y, x, y], the lowest x and y first.",
-    )
+    box: Box | SkipJsonSchema[None] = optional("A box around the object: [x, y, x, y], the lowest x and y first.")
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
@@ -108,19 +100,15 @@ class MaskRequest(SingleImageRequest):
     )
 
 
-class PointGeometry(BaseModel):
+class PointGeometry(Record):
     """A GeoJSON point."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["Point"] = Field(description="Kind of the geometry.")
     coordinates: Position = Field(description="[x, y].")
 
 
-class MultiPointGeometry(BaseModel):
+class MultiPointGeometry(Record):
     """GeoJSON points."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["MultiPoint"] = Field(description="Kind of the geometry.")
     coordinates: Annotated[list[Position], Field(min_length=1, max_length=100)] = Field(description="Lists of [x, y].")
@@ -132,11 +120,9 @@ class SceneObject(PointedObject):
     geometry: (
         Annotated[PointGeometry | MultiPointGeometry | PolygonGeometry, Field(discriminator="type")]
         | SkipJsonSchema[None]
-    ) = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="A GeoJSON geometry in the place of points and box: a Point, a MultiPoint, or a Polygon, whose "
-        "bounds are the box.",
+    ) = optional(
+        "A GeoJSON geometry in the place of points and box: a Point, a MultiPoint, or a Polygon, whose "
+        "bounds are the box."
     )
 
     def plain(self) -> PointedObject:
@@ -161,14 +147,12 @@ class SceneObject(PointedObject):
         return self
 
 
-class SceneMaskRequest(BaseModel):
+class SceneMaskRequest(Record):
     """A scene and objects to outline in it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     scene: MediaReference = Field(
         description="The scene: a GeoTIFF or JPEG 2000 file with a georeference",
-        json_schema_extra=SCENE_FILES,
+        json_schema_extra=RASTER_FILES,
     )
     objects: Annotated[list[SceneObject], Field(min_length=1, max_length=100)] = Field(
         description="The objects, in coordinates of `crs`."
@@ -178,13 +162,11 @@ class SceneMaskRequest(BaseModel):
         description="CRS of the coordinates: a code such as EPSG:32738; wgs84, which is EPSG:4326; or scene, that of "
         "the scene. x comes first: in EPSG:4326 longitude, as in GeoJSON.",
     )
-    window_px: int | SkipJsonSchema[None] = Field(
-        default=None,
+    window_px: int | SkipJsonSchema[None] = optional(
+        "Side of the square of the scene that the network sees, centred on the objects; default: the side "
+        "of the network's input, or what the objects need if that is more.",
         ge=16,
         le=8192,
-        json_schema_extra=without_default,
-        description="Side of the square of the scene that the network sees, centred on the objects; default: the side "
-        "of the network's input, or what the objects need if that is more.",
     )
     bands: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(1, 2, 3),
@@ -192,11 +174,9 @@ class SceneMaskRequest(BaseModel):
         max_length=3,
         description="Numbers of the bands that are shown as red, green and blue, from 1.",
     )
-    range: Annotated[list[Number], Field(min_length=2, max_length=2)] | SkipJsonSchema[None] = Field(
-        default=None,
-        json_schema_extra=without_default,
-        description="The file's numbers that are shown as black and white; default: 0 and 255 for bytes, else the 2nd "
-        "and the 98th percentile of the window.",
+    range: Annotated[list[Number], Field(min_length=2, max_length=2)] | SkipJsonSchema[None] = optional(
+        "The file's numbers that are shown as black and white; default: 0 and 255 for bytes, else the 2nd "
+        "and the 98th percentile of the window."
     )
     outputs: tuple[SceneMaskOutput, ...] = Field(
         default=("mask", "polygons"),

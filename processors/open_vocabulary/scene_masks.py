@@ -20,7 +20,7 @@ from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepare
 from penstock.processors.directory import check_options
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.read.gdal import rasterio
-from penstock.processors.geo.read.raster import FileRows, Scene, opened, read_scene
+from penstock.processors.geo.read.raster import FileRows, Scene, open_dataset, read_scene
 from penstock.processors.geo.sample import write_sample
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS, Cog, Scratch
@@ -192,7 +192,7 @@ def _read(path: Path, scene: Scene, window: Box, bands: Sequence[int]) -> tuple[
         detail = f"the scene has {scene.count} bands: name three of them"
         raise InvalidInput(detail, errors=[Issue("/input/bands", detail)])
     nodata = [scene.nodata[band - 1] for band in bands]
-    with opened(path, scene.driver) as dataset:
+    with open_dataset(path, scene) as dataset:
         chunks = [chunk[1:] for chunk in FileRows(lambda _: dataset, scene, bands, nodata).read(window)]
     numbers, valid = zip(*chunks, strict=True)
     return np.concatenate(numbers, axis=1), np.concatenate(valid)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from penstock.media_types import IMAGE_FILES
-from penstock.models import ITEMS, MediaReference
+from penstock.models import ITEMS, MediaReference, Record
 
 PageOutput = Literal["annotated"]
 
@@ -20,10 +20,8 @@ Pages = Annotated[
 ]
 
 
-class PagesRequest(BaseModel):
+class PagesRequest(Record):
     """A request with pages."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     images: Pages
     min_score: float = Field(default=0.5, ge=0, le=1, description="Results with a lower score are left out.")

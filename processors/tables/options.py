@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from penstock.errors import ConfigError
 from penstock.json_body import wrong_fields
-from penstock.models import Model
+from penstock.models import Model, Record
 
 Dtype = Literal["float32", "float64", "int32", "int64", "bool"]
 
 
-class OptionsTable(BaseModel):
+class OptionsTable(Record):
     """A frozen part of the catalogue; unknown keys are an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Column(OptionsTable):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from penstock.media_types import COLUMNS, TABLE_FILES
-from penstock.models import MediaReference
+from penstock.models import MediaReference, Record
 
 TableOutput = Literal["parquet", "csv"]
 Delimiter = Literal[",", ";", "\t", "|"]
@@ -19,10 +19,8 @@ MAX_NAMED_COLUMNS = 100
 _TABLE = "The table: Parquet, or CSV in UTF-8 with a line of column names"
 
 
-class TabularRequest(BaseModel):
+class TabularRequest(Record):
     """A table to predict from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     table: MediaReference = Field(description=_TABLE, json_schema_extra=TABLE_FILES)
     delimiter: Delimiter = Field(default=",", description="The delimiter between the columns of a CSV file.")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from penstock.media_types import TENSOR_FILES
-from penstock.models import TENSORS, MediaReference
+from penstock.models import TENSORS, MediaReference, Record
 
 TensorOutput = Literal["safetensors", "npy", "json"]
 
 
-class TensorRequest(BaseModel):
+class TensorRequest(Record):
     """Tensors for a network, without a batch axis. Only tenants with `raw_tensors` may send them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={TENSORS: True})
+    model_config = ConfigDict(json_schema_extra={TENSORS: True})
 
     file: MediaReference = Field(
         description="A .safetensors file with one tensor per input of the network, or an .npy file for a network with "

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from penstock.media_types import VIDEO_FILES
-from penstock.models import MediaReference
+from penstock.models import MediaReference, Record
 
 VideoOutput = Literal["overlay", "masks"]
 
 MAX_FRAMES = 10_000
 
 
-class VideoRequest(BaseModel):
+class VideoRequest(Record):
     """A video and the sampling of its frames."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     video: MediaReference = Field(
         description="The video (MP4, QuickTime, WebM, Matroska or AVI; the first track counts)",

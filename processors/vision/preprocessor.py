@@ -19,7 +19,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.errors import InvalidInput, ModelUnavailable
-from penstock.models import Model
+from penstock.models import Model, Record
 from penstock.processors.directory import read_config
 from penstock.processors.vision.image import ImageArray
 
@@ -70,10 +70,8 @@ _PADDING = frozenset({"ConditionalDetr", "DeformableDetr", "Detr", "Mask2Former"
 _YOLOS_PX = 16
 
 
-class Size(BaseModel):
+class Size(Record):
     """A size to resize, crop or pad to: two sides, two maximum sides, or the shorter edge and a maximum longer edge."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     height: int | None = Field(default=None, gt=0)
     width: int | None = Field(default=None, gt=0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from penstock.media_types import IMAGE_FILES
-from penstock.models import ITEMS, MediaReference
+from penstock.models import ITEMS, MediaReference, Record
 
 BoxOutput = Literal["boxes", "annotated"]
 DepthOutput = Literal["depth", "preview", "values"]
@@ -26,10 +26,8 @@ Images = Annotated[
 Label = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
-class ImageRequest(BaseModel):
+class ImageRequest(Record):
     """A request with images."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     images: Images
 
@@ -55,10 +53,8 @@ class ImageEmbeddingRequest(ImageRequest):
     )
 
 
-class SingleImageRequest(BaseModel):
+class SingleImageRequest(Record):
     """A request with one image."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     image: MediaReference = Field(description=f"The image ({_KINDS})", json_schema_extra=IMAGE_FILES)
 

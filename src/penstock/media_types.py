@@ -38,7 +38,9 @@ def _named(*suffixes: str) -> dict[str, Any]:
 
 #: Marks of media fields, for `json_schema_extra`: names of files that the processors of this kind read.
 IMAGE_FILES = _named(".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
-SCENE_FILES = _named(".tif", ".tiff", ".jp2")
+RASTER_FILES = _named(".tif", ".tiff", ".jp2")
+#: Rasters, and products of many: NetCDF, HDF5, and zip archives of SAFE and Zarr.
+SCENE_FILES = _named(".tif", ".tiff", ".jp2", ".nc", ".nc4", ".h5", ".hdf5", ".zip")
 AUDIO_FILES = _named(".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm")
 VIDEO_FILES = _named(".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
 TABLE_FILES = _named(".parquet", ".csv")

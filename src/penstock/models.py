@@ -179,8 +179,7 @@ class Model(Record):
     max_batch: int = Field(default=1, gt=0)
     #: Sum of the prompts' costs in one forward pass, at most (see `Prompt.cost`). None = only `max_batch` limits it.
     max_batch_cost: int | None = Field(default=None, gt=0)
-    #: The warm-up measures smaller batches too, and the smallest within 5 % of the fastest becomes the largest. A
-    #: batch may then have other numbers of prompts, which changes last bits on a GPU and in bfloat16.
+    #: Has no effect any more, in records of 0.1.0: `penstock models tune` measures batches.
     measure_batch: bool = False
     #: Warm-up: a worker runs the processor's dummy request through the model before it claims jobs.
     warm_up: bool = True

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.jobs import Claim, Progress, Usage
-from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fields import us
-from penstock.storage.redis.record import encoded
+from penstock.storage.redis.record import encoded, phases_text
 from penstock.storage.redis.records import LOOK_S, PhaseStarts, Reply, held_by
 from penstock.storage.redis.scripts import Arg, Command, query
 

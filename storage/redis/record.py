@@ -2,13 +2,18 @@
 
 Python reads and writes records by `Record`. `tests/integration/test_record.py` compares the table with the scripts.
 Times are microseconds of Redis' clock. An empty field means the same as a missing one.
+
+`phases` has the phases of the latest attempt, each with the microseconds from the claim to its start:
+`FENCE loading:0 fetching:1210 ...`. `attempts` is a JSON list of the attempts that ended without ending the job, the
+latest 20: `[FENCE, NUMBER, WORKER, START, END, OUTCOME, PHASES]`, times in microseconds, everything a text. A phase
+ends where the next one begins, or with its attempt.
 """
 
 # ruff: noqa: RUF009  (a row of the table is metadata of its field, not a default)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from dataclasses import fields as fields_of
 from types import MappingProxyType
@@ -28,13 +33,13 @@ from penstock.jobs import (
     Part,
     Parts,
     Phase,
+    PhaseTimes,
     Progress,
     State,
     Status,
     Submission,
     Usage,
 )
-from penstock.storage.redis.attempt_times import attempt_times, past_attempt
 from penstock.storage.redis.fields import MICRO, dump, fields, seconds, submission_of, submission_to_json
 
 R = TypeVar("R")
@@ -152,12 +157,8 @@ class Record:
     past_done: int = _stored(_NUMBER, "claim", "`done` when the attempt began.", 0)
     past_total: int | None = _stored(_NUMBER, "claim", "`total` when the attempt began.", None)
     past_unit: str = _stored(_TEXT, "claim", "`unit` when the attempt began.", "")
-    phases: str = _stored(
-        _TEXT, "claim heartbeat complete release common split", "Phases of the latest attempt (`attempt_times.py`).", ""
-    )
-    attempts: Sequence[Sequence[str]] | None = _stored(
-        _JSON, "complete common split", "Earlier attempts (JSON, `attempt_times.py`).", None
-    )
+    phases: str = _stored(_TEXT, "claim heartbeat complete release common split", "Phases of the latest attempt.", "")
+    attempts: Sequence[Sequence[str]] | None = _stored(_JSON, "complete common split", "Earlier attempts (JSON).", None)
     reported_us: int = _stored(_NUMBER, "claim heartbeat", "Time of the latest `job.progress` event.", 0)
     progress_told_us: int = _stored(_NUMBER, "outbox", "Time of the latest `job.progress` webhook.", 0)
     said: str = _stored(_TEXT, "add", "Characters of text that an attempt has streamed, as FENCE:CHARACTERS.", "")
@@ -331,3 +332,34 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
         durable=row["durable"],
         may_be_old=row["may_be_old"],
     )
+
+
+def phases_text(fence: int, phases: Iterable[tuple[Phase, int]]) -> str:
+    """Return the text of an attempt's phases and the microseconds from its claim to the start of each."""
+    return " ".join((str(fence), *(f"{phase.value}:{after_us}" for phase, after_us in phases)))
+
+
+def past_attempt(row: Sequence[str]) -> AttemptTimes:
+    """Return the attempt of a row of `attempts`."""
+    fence, number, worker, started, ended, outcome, phases = row[:7]
+    return attempt_times(int(fence), int(number), worker, int(started), int(ended), outcome, phases)
+
+
+def attempt_times(
+    fence: int, number: int, worker: str, started_us: int, ended_us: int | None, outcome: str | None, phases: str
+) -> AttemptTimes:
+    """Return an attempt; a text of phases with another fence is ignored, as an older release leaves it behind."""
+    owner, *rows = phases.split(" ")
+    found = tuple(_phases(rows, started_us, ended_us)) if owner == str(fence) else ()
+    ended_s = None if ended_us is None else ended_us / MICRO
+    return AttemptTimes(number, fence, worker, started_us / MICRO, ended_s, outcome, found)
+
+
+def _phases(rows: Sequence[str], started_us: int, ended_us: int | None) -> Iterator[PhaseTimes]:
+    begun = [(name, started_us + int(after_us)) for name, _, after_us in (row.partition(":") for row in rows)]
+    ends = [*(at for _, at in begun), ended_us][1:]
+    for (name, at), end in zip(begun, ends, strict=True):
+        # The worker measures from the claim's arrival: its last phase may begin a moment after the end by Redis' clock.
+        at = at if ended_us is None else min(at, ended_us)
+        end = end if end is None or ended_us is None else min(end, ended_us)
+        yield PhaseTimes(Phase.read(name), at / MICRO, None if end is None else max(at, end) / MICRO)

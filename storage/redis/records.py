@@ -31,10 +31,9 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobEvent, JobKey, Phase, Progress, State, Submission, Usage
-from penstock.storage.redis.attempt_times import phases_text
 from penstock.storage.redis.fetch_hosts import NOT_FULL, Full, hosts_in
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
-from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of
+from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of, phases_text
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
 from penstock.storage.redis.views import view_of
 

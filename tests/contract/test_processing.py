@@ -104,21 +104,21 @@ def run(
     said = [] if said is None else said
     changed = replace(work, input={**work.input, **input})
     with processing.open(changed, check=nothing, say=said.append) as session:
-        return session.finish(answer(session.prompts))
+        return session.finish(answer(session.prepared.prompts))
 
 
 def test_a_medium_in_memory_is_a_file_for_whoever_asks_for_one(processing: Processing, work: Work) -> None:
     held = LocalMedia(work.folder / "media-1" / "media.txt", "etag", data=b"from memory")
     with processing.open(replace(work, media={"media://note": held}), check=nothing, say=lambda _: None) as session:
-        assert {prompt.data["note"] for prompt in session.prompts} == {"from memory"}
+        assert {prompt.data["note"] for prompt in session.prepared.prompts} == {"from memory"}
     assert held.path.read_bytes() == b"from memory"
 
 
 def test_a_job_becomes_a_result_and_files(processing: Processing, work: Work) -> None:
     said: list[str] = []
     with processing.open(work, check=nothing, say=said.append) as session:
-        assert (session.count, session.cost, session.unit) == (3, 30, "probes")
-        processed = session.finish(echo(session.prompts))
+        assert (session.prepared.count, session.prepared.cost, session.prepared.unit) == (3, 30, "probes")
+        processed = session.finish(echo(session.prepared.prompts))
     assert (processed.result.text, processed.result.data) == (
         "12", {"sum": 12.0, "partial": 0, "same": True, "nine": 9, "max_items": None}
     )  # fmt: skip
@@ -166,7 +166,7 @@ def test_what_is_shown_comes_through_as_it_is(processing: Processing, work: Work
     shown: list[Preview] = []
     changed = replace(work, input={**work.input, "show": MAX_PREVIEW_BYTES})
     with processing.open(changed, check=nothing, say=lambda _: None, show=shown.append) as session:
-        session.finish(echo(session.prompts))
+        session.finish(echo(session.prepared.prompts))
     picture = [bytes([number * 4]) * MAX_PREVIEW_BYTES for number in range(3)]
     assert shown == [Preview("sum.txt", "image/x-probe", data) for data in picture]
 
@@ -243,7 +243,7 @@ def test_an_interruption_before_the_first_half_ends_the_job(processing: Processi
 def test_a_session_that_is_left_early_leaves_nothing(processing: Processing, work: Work, tmp_path: Path) -> None:
     left = replace(work, input={"folder": str(tmp_path), "prompts": 5})
     with processing.open(left, check=nothing, say=print) as session:
-        next(session.prompts)
+        next(session.prepared.prompts)
     assert run(processing, work).result.text == "12"
 
 
@@ -253,8 +253,8 @@ def test_two_jobs_at_once_do_not_meet(processing: Processing, work: Work, tmp_pa
         processing.open(work, check=nothing, say=print) as one,
         processing.open(other, check=nothing, say=print) as two,
     ):
-        assert two.finish(echo(two.prompts)).result.text == "4"
-        assert one.finish(echo(one.prompts)).result.text == "12"
+        assert two.finish(echo(two.prepared.prompts)).result.text == "4"
+        assert one.finish(echo(one.prepared.prompts)).result.text == "12"
 
 
 def test_an_artifact_has_one_file(processing: Processing, work: Work) -> None:
@@ -328,15 +328,15 @@ def test_what_an_attempt_saved_is_found_by_the_next(processing: Processing, work
         raise OutOfMemory("of the device")
 
     with processing.open(saving, check=nothing, say=print, checkpoints=saved) as session:
-        assert (session.count, session.done) == (5, 0)
+        assert (session.prepared.count, session.prepared.done) == (5, 0)
         with pytest.raises(OutOfMemory):
-            session.finish(three(session.prompts))
+            session.finish(three(session.prepared.prompts))
     assert {name: path.read_text() for name, path in saved.files.items()} == {
         "probe/0": "0.0", "probe/1": "4.0", "probe/2": "8.0",
     }  # fmt: skip
     with processing.open(saving, check=nothing, say=print, checkpoints=saved) as session:
-        assert (session.count, session.done, session.cost) == (2, 3, 20)
-        processed = session.finish(echo(session.prompts))
+        assert (session.prepared.count, session.prepared.done, session.prepared.cost) == (2, 3, 20)
+        processed = session.finish(echo(session.prepared.prompts))
     assert processed.result.text == "40"
     assert saved.asked == ["probe/", "probe/"]
 

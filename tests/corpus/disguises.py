@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import h5py
 
 from tests.corpus.rasters import raster, tagged
 from tests.support.geo.scenes import pattern
@@ -53,6 +56,45 @@ def zipped(name: str, data: bytes) -> bytes:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
         return file.getvalue()
+
+
+def zipped_link(name: str, target: str) -> bytes:
+    """Return a zip file with a symbolic link in it."""
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            info = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
+            info.external_attr = (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(info, target)
+        return file.getvalue()
+
+
+def zarr_with_code() -> bytes:
+    """Return a zipped Zarr store of version 2 whose numbers would be unpickled."""
+    array = {
+        "zarr_format": 2, "shape": [64, 64], "chunks": [64, 64], "dtype": "|O", "order": "C", "fill_value": None,
+        "compressor": None, "filters": [{"id": "pickle"}],
+    }  # fmt: skip
+    code = b"cposix\nsystem\n(S'touch /tmp/unpickled'\ntR."
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, data in (
+                (".zgroup", b'{"zarr_format": 2}'),
+                ("blue/.zarray", json.dumps(array)),
+                ("blue/0.0", code),
+            ):
+                archive.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), data)
+        return file.getvalue()
+
+
+def hdf5_of(path: Path, *, link: bool) -> bytes:
+    """Return an HDF5 file with a link to another file, or with a dataset whose numbers lie in one."""
+    with io.BytesIO() as buffer:
+        with h5py.File(buffer, "w") as file:
+            if link:
+                file["far"] = h5py.ExternalLink(str(path), "/")
+            else:
+                file.create_dataset("far", (8, 8), "u1", external=[(str(path), 0, h5py.h5f.UNLIMITED)])
+        return buffer.getvalue()
 
 
 def tarred(name: str, data: bytes) -> bytes:
@@ -100,11 +142,15 @@ DISGUISES: Mapping[str, Maker] = {
     "curl.tif": lambda _, url: f"/vsicurl/{url}".encode(),
     "zip.tif": lambda *_: zipped("scene.tif", sound()),
     "zip-that-climbs.tif": lambda *_: zipped("../../../../tmp/scene.tif", sound()),
+    "zip-with-a-link.tif": lambda file, _: zipped_link("a.SAFE/MTD_MSIL2A.xml", str(file)),
     "zip-bomb.tif": lambda *_: zipped("scene.tif", bytes(2**26)),
     "gzip.tif": lambda *_: gzip.compress(sound(), mtime=0),
     "gzip-bomb.tif": lambda *_: gzip.compress(bytes(2**26), mtime=0),
     "tar.tif": lambda *_: tarred("scene.tif", sound()),
     "hdf5.tif": lambda *_: b"\x89HDF\r\n\x1a\n" + bytes(100),
+    "hdf5-link.tif": lambda file, _: hdf5_of(file, link=True),
+    "hdf5-data-elsewhere.tif": lambda file, _: hdf5_of(file, link=False),
+    "zarr-with-code.tif": lambda *_: zarr_with_code(),
     "netcdf.tif": lambda *_: b"CDF\x01" + bytes(100),
     "fits.tif": lambda *_: b"SIMPLE  =                    T".ljust(80) * 36,
     "sqlite.tif": lambda *_: b"SQLite format 3\0" + bytes(100),

@@ -123,7 +123,7 @@ FLIPPED_SCENE: Outcome = OneOf((UNREADABLE, "media_too_large", "invalid_input", 
 
 _XML, _TEXT = no_scene("it holds XML or HTML"), no_scene("it holds text")
 _VRT = no_scene("it is a virtual raster (VRT), which only names other files. Convert it: `gdal_translate scene.vrt")
-_ZIP = no_scene("it is a zip archive. Convert it: `gdal_translate /vsizip/scene.zip/INNER.tif scene.tif`")
+_ZIP = Failed(UNREADABLE, "The zip archive holds neither a Sentinel-2 product in SAFE nor a Zarr store.")
 _GZIP = no_scene("it is a gzip file. Convert it: `gdal_translate /vsigzip/scene.tif.gz scene.tif`")
 DISGUISES: Mapping[str, Outcome] = {
     "vrt.tif": _VRT,
@@ -145,13 +145,17 @@ DISGUISES: Mapping[str, Outcome] = {
     "connection.tif": _TEXT,
     "curl.tif": _TEXT,
     "zip.tif": _ZIP,
-    "zip-that-climbs.tif": _ZIP,
+    "zip-that-climbs.tif": Failed("invalid_input", "has a file with a place outside of itself, which is not read."),
+    "zip-with-a-link.tif": Failed("invalid_input", "has a link, 'a.SAFE/MTD_MSIL2A.xml', which is not read."),
     "zip-bomb.tif": _ZIP,
     "gzip.tif": _GZIP,
     "gzip-bomb.tif": _GZIP,
     "tar.tif": no_scene("it is a tar archive. Convert it: `gdal_translate /vsitar/scene.tar/INNER.tif scene.tif`"),
-    "hdf5.tif": no_scene("it is an HDF5 file. Convert it: `gdal_translate HDF5:scene.h5://GROUP/VARIABLE scene.tif`"),
-    "netcdf.tif": no_scene("it is a NetCDF file. Convert it: `gdal_translate NETCDF:scene.nc:VARIABLE scene.tif`"),
+    "hdf5.tif": DAMAGED,
+    "hdf5-link.tif": Failed("invalid_input", "refers to other files, which are not read: the link 'far'."),
+    "hdf5-data-elsewhere.tif": Failed("invalid_input", "refers to other files, which are not read: the dataset 'far'."),
+    "netcdf.tif": Failed(UNREADABLE, "The NetCDF file is no scene: it has no variables of numbers"),
+    "zarr-with-code.tif": Failed(UNREADABLE, "blue is stored with the codec 'pickle', which is not read"),
     "fits.tif": no_scene("it is a FITS file. Convert it: `gdal_translate scene.fits scene.tif`"),
     "sqlite.tif": no_scene("it is an SQLite file, such as a GeoPackage or MBTiles. Convert it: `gdal_translate"),
     "aux.xml.tif": _XML,

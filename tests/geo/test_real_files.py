@@ -112,8 +112,8 @@ OUTCOMES: dict[str, tuple[Outcome, Outcome]] = {
         Right(640, 512, 321_220, {"source": "file"}),
     ),
     "geo/s2cloudless_l1c_13b_with_expected.npz": (
-        Wrong(MediaUnreadable, "it is a zip archive"),
-        Wrong(MediaUnreadable, "it is a zip archive"),
+        Wrong(MediaUnreadable, "neither a Sentinel-2 product in SAFE nor a Zarr store"),
+        Wrong(MediaUnreadable, "neither a Sentinel-2 product in SAFE nor a Zarr store"),
     ),
     "photo/chelsea.png": (PNG, PNG),
     "photo/coffee.png": (PNG, PNG),

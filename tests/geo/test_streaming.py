@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock.models import Limits
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.grids import Factor
-from penstock.processors.geo.read.raster import FileRows, opened, read_scene
+from penstock.processors.geo.read.raster import FileRows, open_dataset, read_scene
 from penstock.processors.geo.read.resample import Chunk, coarse_box
 from penstock.processors.geo.read.row_stream import Cursor, FileLayer, SceneRows, read_ahead
 from penstock.processors.geo.tiling.plan import Box, make_plan
@@ -88,7 +88,7 @@ def test_strips_equal_a_whole_read_and_no_block_is_decoded_twice(
     with tempfile.TemporaryDirectory() as folder:
         path = write_scene(Path(folder) / "s.tif", truth, nodata=0, **tiled)
         scene = read_scene(path, Limits())
-        with opened(path, scene.driver) as dataset:
+        with open_dataset(path, scene) as dataset:
             counting = Counting(dataset)
             rows = SceneRows(
                 [FileLayer(FileRows(lambda _: counting, scene, [1, 2], [0, 0]), (0, 1), height, width, ONE)],
@@ -233,6 +233,6 @@ def test_jpeg_2000_is_read_as_the_same_pixels(tmp_path: Path) -> None:
     assert (scene.driver, scene.height, scene.width, scene.dtype) == ("JP2OpenJPEG", 333, 290, "uint16")
     assert (str(scene.crs), scene.transform) == ("EPSG:32633", place["transform"])
     box = Box(100, 20, 333, 290)
-    with opened(path, scene.driver) as dataset:
+    with open_dataset(path, scene) as dataset:
         numbers, _ = whole(FileRows(lambda _: dataset, scene, [1], [None]).read(box), box, 1)
     np.testing.assert_array_equal(numbers, truth[:, 100:, 20:])

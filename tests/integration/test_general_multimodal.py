@@ -397,7 +397,9 @@ def test_a_job_goes_through_an_io_process_and_the_engine(
         assert pool.entry(model).problem is None
         work = Work(model, a_chat(2), media, tmp_path, tenant="one")
         with pool.open(work, check=lambda: None, say=parts.append) as session:
-            done = session.finish(engine.run(model, session.prompts, check=lambda: None, cost=session.cost))
+            done = session.finish(
+                engine.run(model, session.prepared.prompts, check=lambda: None, cost=session.prepared.cost)
+            )
     processor = a_processor(directories["qwen2_5_vl"])
     with closing(load(directories["qwen2_5_vl"], processor="image-text-to-text")) as runner:
         (output,) = finish(runner, prompt_of(processor, files, 2))

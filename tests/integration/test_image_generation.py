@@ -64,8 +64,12 @@ def run(
 ) -> Processed:
     work = Work(model, wish, {}, folder / "artifacts")
     with pool.open(work, check=lambda: None, say=lambda _: None, show=shown.append) as session:
-        assert (session.count, session.unit, session.steps) == (wish["n"], "steps", wish["steps"])
-        return session.finish(engine.run(model, session.prompts, check=lambda: None))
+        assert (session.prepared.count, session.prepared.unit, session.prepared.steps) == (
+            wish["n"],
+            "steps",
+            wish["steps"],
+        )
+        return session.finish(engine.run(model, session.prepared.prompts, check=lambda: None))
 
 
 def test_images_through_an_io_process_are_the_librarys(

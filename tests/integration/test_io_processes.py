@@ -103,7 +103,7 @@ def echo(prompts: Iterator[Prompt]) -> Iterator[Output]:
 
 def run(pool: IOPool, work: Work, check: Callable[[], None] = nothing, **input: Any) -> dict[str, Any]:  # noqa: A002
     with pool.open(replace(work, input=input), check=check, say=lambda _: None) as session:
-        return dict(session.finish(echo(session.prompts)).result.data or {})
+        return dict(session.finish(echo(session.prepared.prompts)).result.data or {})
 
 
 def error_of(pool: IOPool, work: Work, **input: Any) -> PenstockError:  # noqa: A002
@@ -141,9 +141,9 @@ def test_a_process_that_ends_fails_its_job_with_the_reason_and_no_other(
 ) -> None:
     neighbour = replace(work, folder=tmp_path / "neighbour")
     with pool.open(neighbour, check=nothing, say=lambda _: None) as beside:
-        first = next(beside.prompts)
+        first = next(beside.prepared.prompts)
         error = error_of(pool, work, **{half: deed})
-        rest = [Output(first.data), *echo(beside.prompts)]
+        rest = [Output(first.data), *echo(beside.prepared.prompts)]
         assert beside.finish(iter(rest)).result.text == "12"
     assert type(error) is kind
     assert words in error.detail
@@ -222,7 +222,7 @@ def test_outputs_that_are_ready_come_in_order_and_an_error_does_not_overtake_the
         pytest.raises(DeviceLost, match="gone"),
         pool.open(saving, check=nothing, say=said.append, checkpoints=Kept()) as session,
     ):
-        session.finish(outputs(session.prompts))
+        session.finish(outputs(session.prepared.prompts))
     assert "".join(said).split() == [str(number) for number in range(20)]
     assert saved == {f"probe/{number}": str(4.0 * number) for number in range(20)}
     assert run(pool, work)["sum"] == 12
@@ -232,7 +232,7 @@ def test_a_process_makes_prompts_in_order_until_one_fails(pool: IOPool, work: Wo
     with pool.open(replace(work, input={"prompts": 50, "fails_at": 30}), check=nothing, say=lambda _: None) as session:
         found = []
         with pytest.raises(InvalidInput, match="prompt 30"):
-            found.extend(prompt.data["number"] for prompt in session.prompts)
+            found.extend(prompt.data["number"] for prompt in session.prepared.prompts)
         assert found == list(range(30))
     assert run(pool, work)["sum"] == 12
 
@@ -241,7 +241,7 @@ def test_a_process_makes_one_prompt_ahead_while_nobody_takes_it(pool: IOPool, wo
     taken = 5
     asked = {"prompts": 60, "folder": str(tmp_path)}
     with pool.open(replace(work, input=asked), check=nothing, say=lambda _: None) as session:
-        assert [next(session.prompts).data["number"] for _ in range(taken)] == list(range(taken))
+        assert [next(session.prepared.prompts).data["number"] for _ in range(taken)] == list(range(taken))
         wait_for((tmp_path / f"made-{taken}").exists, "the process makes no prompt ahead")
     assert len(list(tmp_path.glob("made-*"))) == taken + 1
 
@@ -270,7 +270,7 @@ def test_prompts_see_the_ranges_that_came_after_the_first_half(
     with pool.open(late, check=nothing, say=lambda _: None) as session:
         assert later.asked == [("media://x", [(0, 5)], True)]
         path.write_text("there")
-        assert [prompt.data["note"] for prompt in session.prompts] == ["there"] * prompts
+        assert [prompt.data["note"] for prompt in session.prepared.prompts] == ["there"] * prompts
 
 
 @pytest.mark.parametrize("deed", ["link", "foreign", "nothing", "save_foreign"])
@@ -494,7 +494,7 @@ def test_more_jobs_than_processes_wait_their_turn(single: IOPool, work: Work, tm
     with single.open(work, check=nothing, say=lambda _: None) as session:
         other = threading.Thread(target=lambda: sums.append(run(single, replace(work, folder=tmp_path / "b"))["sum"]))
         other.start()
-        assert session.finish(echo(session.prompts)).result.text == "12"
+        assert session.finish(echo(session.prepared.prompts)).result.text == "12"
         assert sums == []
     other.join(20)
     assert sums == [12]

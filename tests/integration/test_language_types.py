@@ -56,7 +56,7 @@ def test_a_step_that_failed_is_taken_again(tmp_path: Path, kind: str) -> None:
         assert isinstance(again, Continue)
         assert again.state == step.state
         state = step.state
-    state.text.close()  # as an error of its own leaves it
+    state.held.close()  # as an error of its own leaves it
     assert finished(runner, [state]) == [alone]
 
 

@@ -280,7 +280,9 @@ def test_a_job_goes_through_an_io_process_and_the_engine(qwen: Path, tmp_path: P
         assert entry.problem is None
         work = Work(model, asked, media, tmp_path, tenant="one")
         with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-            done = session.finish(engine.run(model, session.prompts, check=lambda: None, cost=session.cost))
+            done = session.finish(
+                engine.run(model, session.prepared.prompts, check=lambda: None, cost=session.prepared.cost)
+            )
     assert done.result.data is not None
     np.testing.assert_allclose(done.result.data["embeddings"], vectors(model, paths, **asked)[0], rtol=0, atol=5e-5)
 

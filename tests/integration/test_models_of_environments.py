@@ -70,7 +70,9 @@ def run(pool: Processing, engine: BatchingEngine, model: Model, *values: Any) ->
         model, {**FILES, "times": 2}, {FILES["file"]: LocalMedia(folder / "in.json")}, folder / "artifacts"
     )  # fmt: skip
     with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-        return session.finish(engine.run(model, session.prompts, check=lambda: None, cost=session.cost)).result.data
+        return session.finish(
+            engine.run(model, session.prepared.prompts, check=lambda: None, cost=session.prepared.cost)
+        ).result.data
 
 
 def test_a_plugin_and_its_engine_run_in_the_environment(

@@ -456,7 +456,7 @@ def test_pictures_are_looked_at_from_an_io_process(
         closing(IOPool(1, ForkOptions(512 * 2**20))) as pool,
         pool.open(work, check=lambda: None, say=lambda _: None) as session,
     ):
-        done = session.finish(engine.run(model, session.prompts, check=lambda: None))
+        done = session.finish(engine.run(model, session.prepared.prompts, check=lambda: None))
     processor = Registry.imported().processor_for(model)
     prepared = processor.pre_process(processor.request.model_validate(request), LocalFiles({"media://a": picture}))
     outputs, sink = engine.run(model, prepared.prompts, check=lambda: None), FolderSink(tmp_path)

@@ -124,7 +124,7 @@ def test_numbers_that_no_network_was_made_for_spoil_no_other_text(stories: Runne
 def run(pool: IOPool, engine: BatchingEngine, folder: Path, file: Path | None, **asked: Any) -> Processed:
     media = {} if file is None else {"media://e": LocalMedia(file)}
     with pool.open(Work(STORY, asked, media, folder), check=never, say=lambda _: None) as session:
-        return session.finish(engine.run(STORY, session.prompts, check=never))
+        return session.finish(engine.run(STORY, session.prepared.prompts, check=never))
 
 
 @pytest.mark.breadth

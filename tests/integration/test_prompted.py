@@ -264,7 +264,9 @@ def test_a_type_that_nobody_tried_is_refused_where_torchvision_is_installed_too(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ModelUnavailable, match=f"does not fit model_type '{model_type}'"):
+    with pytest.raises(
+        ModelUnavailable, match=rf"model_type '{model_type}' was not seen to answer .* only torchvision"
+    ):
         Runners.installed().check(a_model(tmp_path, processor=processor))
 
 
@@ -355,7 +357,7 @@ def test_a_job_goes_through_an_io_process(
         closing(IOPool(1, ForkOptions(4096 * 2**20))) as pool,
         pool.open(work, check=lambda: None, say=lambda _: None) as session,
     ):
-        done = session.finish(engine.run(model, session.prompts, check=lambda: None))
+        done = session.finish(engine.run(model, session.prepared.prompts, check=lambda: None))
     processor = Registry.imported().processor_for(model)
     prepared = processor.pre_process(processor.request.model_validate(request_), LocalFiles({"media://a": picture}))
     sink = FolderSink(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.jobs import JobKey, State
 from penstock.storage.redis import records
-from penstock.workers.requeue_poller import RequeuePoller
+from penstock.workers.claim_loop import RequeuePoller
 from tests.support.claims import claim_one
 from tests.support.echo_processor import Bench, open_bench
 from tests.support.polling import wait_for

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from penstock.intake.local_media import LocalMedia
 from penstock.intake.media import upload_key
 from penstock.jobs import Claim, Job, JobKey, State, Submission
 from penstock.models import Model
@@ -24,6 +23,7 @@ from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import load_fake
 from penstock.workers.engine.runners import Runners
+from penstock.workers.job_media import sha256_of
 from penstock.workers.result_cache import fingerprint_of
 from penstock.workers.served_models import RunnableModel, ServedModels
 from tests.support.echo_processor import Bench, open_bench
@@ -229,7 +229,7 @@ def test_a_text_that_looks_like_a_reference_is_not_taken_for_its_medium(tmp_path
         asked = {"media": reference, "note": note}
         wanted = Submission(JobKey("t", "j"), model="m", queue="q", fingerprint="f", input=asked)
         claim = Claim(wanted, attempt=1, crashes=0, fence=1, claimed_s=0, lease_s=1)
-        return fingerprint_of(claim, serving, {reference: LocalMedia(file)}, check=lambda: None)
+        return fingerprint_of(claim, serving, {reference: sha256_of(file)})
 
     assert mark("media://a/x.txt", "same") == mark("media://b/x.txt", "same")
     assert mark("media://a/x.txt", "media://a/x.txt") != mark("media://b/x.txt", "media://b/x.txt")

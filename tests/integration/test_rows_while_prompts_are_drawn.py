@@ -116,7 +116,7 @@ class Part:
 
     def run(self, pool: IOPool, work: Work, check: Callable[[], None] = nothing) -> None:
         with pool.open(work, check=check, say=lambda _: None, checkpoints=self) as session:
-            session.finish(answers(session.prompts))
+            session.finish(answers(session.prepared.prompts))
 
 
 def answers(prompts: Iterator[Prompt]) -> Iterator[Output]:
@@ -159,10 +159,10 @@ def test_the_first_tiles_are_drawn_before_the_last_rows_are_there(
     go_on, part = threading.Event(), Part(stored, tmp_path)
     slowly, work = part.begin(lambda: go_on.wait(PATIENCE_S) and None)
     with pool.open(work, check=nothing, say=lambda _: None, checkpoints=part) as session:
-        first = [next(session.prompts) for _ in range(4)]
+        first = [next(session.prepared.prompts) for _ in range(4)]
         assert not go_on.is_set()
         go_on.set()
-        session.finish(answers(iter([*first, *session.prompts])))
+        session.finish(answers(iter([*first, *session.prepared.prompts])))
     assert pixels_of(part.saved, tmp_path) == pixels_of(expected, tmp_path)
     assert len(part.saved) == 4
     assert slowly.asked == sorted(slowly.asked)
@@ -229,7 +229,7 @@ def probe(pool: IOPool, folder: Path, fills: list[tuple[int, int]], requests: Me
     media = {"media://x": LocalMedia(folder / "media.txt", None, partial=True)}
     work = Work(PROBE, told, media, folder / "artifacts", room=folder, requests=requests)
     with pool.open(work, check=nothing, say=lambda _: None) as session:
-        prompts = list(session.prompts)
+        prompts = list(session.prepared.prompts)
         session.finish(Output(prompt.data) for prompt in prompts)
     return [prompt.data["note"] for prompt in prompts]
 

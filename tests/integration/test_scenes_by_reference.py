@@ -35,7 +35,6 @@ from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.numbers import as_floats
 from penstock.storage.objects.opening import open_store
-from penstock.workers.input_digests import InputDigests
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.job_media import JobMedia
@@ -63,7 +62,7 @@ def bbox(left: int, top: int, right: int, bottom: int) -> dict[str, Any]:
 
 def job_media(
     request: dict[str, Any], folder: Path, server: Server | None = None, *, limit: int = 2**31, shared: bool = False,
-    digests: InputDigests | None = None,
+    hashed: bool = False,
 ) -> JobMedia:  # fmt: skip
     """Return a job's media as the pipeline fetches them; `shared` if other workers may compute the job."""
     hosts = () if server is None else (f"127.0.0.1:{server.port}",)
@@ -72,7 +71,7 @@ def job_media(
     get = partial(
         fetch_for_job, store=store, tenant="acme", settings=settings, guard=GuardedClient(settings), limit_bytes=limit
     )
-    media = JobMedia(get, folder / "room" / "job" / "media", lambda _: None, digests=digests)
+    media = JobMedia(get, folder / "room" / "job" / "media", lambda _: None, hashed=hashed)
     by_range, undecided = media_by_range(SCHEMA, request), media_to_share(SCHEMA, request) if shared else ()
     for _, reference in media_references(SCHEMA, request):
         media.add(reference, by_range=reference in by_range, undecided=reference in undecided)
@@ -86,7 +85,7 @@ def run(pool: IOPool, media: JobMedia, request: dict[str, Any], folder: Path, mo
     folder = folder / "room" / "job" / "artifacts"
     work = Work(model, request, dict(media.files), folder, room=folder.parent.parent, requests=media)
     with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-        return session.finish(answers(session.prompts))
+        return session.finish(answers(session.prepared.prompts))
 
 
 def answers(prompts: Iterator[Prompt]) -> Iterator[Output]:
@@ -153,18 +152,17 @@ def test_a_scene_that_others_may_compute_is_fetched_when_this_attempt_computes_i
     store = open_store((tmp_path / "objects").as_uri(), Settings())
     info = store.put_file(upload_key("acme", "1", "scene.tif"), path, content_type="image/tiff")
     request = {"scene": "media://1/scene.tif", "outputs": ["classes", "stats"]}
-    with closing(InputDigests()) as digests:
-        media = job_media(request, tmp_path, shared=True, digests=digests)
-        part = media.partial["media://1/scene.tif"]
-        work = Work(make_model(tile_px=side), request, dict(media.files), tmp_path / "room" / "job" / "made",
-            room=tmp_path / "room", requests=media)  # fmt: skip
-        with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-            assert side > 1000 or part.fetched_bytes < 200_000 < info.size_bytes
-            assert digests.finish(lambda: None) == {}
-            media.complete()
-            done = session.finish(answers(session.prompts))
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        assert digests.finish(lambda: None) == {"media://1/scene.tif": digest}
+    media = job_media(request, tmp_path, shared=True, hashed=True)
+    part = media.partial["media://1/scene.tif"]
+    work = Work(make_model(tile_px=side), request, dict(media.files), tmp_path / "room" / "job" / "made",
+        room=tmp_path / "room", requests=media)  # fmt: skip
+    with pool.open(work, check=lambda: None, say=lambda _: None) as session:
+        assert side > 1000 or part.fetched_bytes < 200_000 < info.size_bytes
+        assert media.hashes == {}
+        media.complete()
+        done = session.finish(answers(session.prepared.prompts))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert media.hashes == {"media://1/scene.tif": digest}
     assert part.fetched_bytes == info.size_bytes
     np.testing.assert_array_equal(classes(done), pattern(1500, 1600)[0] % 5)
 

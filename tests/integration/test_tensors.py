@@ -99,7 +99,7 @@ def engine() -> Iterator[BatchingEngine]:
 def run(pool: IOPool, engine: BatchingEngine, model: Model, file: Path, folder: Path) -> Processed:
     work = Work(model, {"file": "media://x"}, {"media://x": LocalMedia(file)}, folder)
     with pool.open(work, check=never, say=lambda _: None) as session:
-        return session.finish(engine.run(model, session.prompts, check=never))
+        return session.finish(engine.run(model, session.prepared.prompts, check=never))
 
 
 @torch.inference_mode()

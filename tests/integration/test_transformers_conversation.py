@@ -230,7 +230,7 @@ def test_a_first_step_may_be_repeated_and_pictures_are_let_go(
     step: Step = first
     while isinstance(step, Continue):
         [step] = eyes.step([step.state])
-    assert first.state.text.opening.images is None
+    assert first.state.held.opening.images is None
 
 
 @pytest.mark.breadth(every=3)

@@ -13,7 +13,7 @@ from penstock.errors import ModelUnavailable
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.transformers.directory import known_types
 from penstock.workers.engine.transformers.supported_types import FILE, outcomes
-from penstock.workers.engine.transformers.tasks import UNFIT, Task
+from penstock.workers.engine.transformers.tasks import Task
 from tests.support.hub import a_model
 from tests.support.type_trials import TRIALS, processor_of
 from tests.what_runs.dedicated import DEDICATED
@@ -56,7 +56,7 @@ def test_every_type_of_the_library_is_in_the_file(task: Task) -> None:
 def test_a_type_that_was_not_seen_equal_is_refused_with_the_reason(task: Task, tmp_path: Path) -> None:
     refused = {kind: reason for kind, reason in outcomes()[task].items() if isinstance(reason, str)}
     (tmp_path / "model.safetensors").write_bytes(b"")
-    for kind, reason in {**refused, **UNFIT.get(task, {})}.items():
+    for kind, reason in refused.items():
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         with pytest.raises(ModelUnavailable) as refusal:
             Runners.installed().check(a_model(tmp_path, processor=processor_of(task)))

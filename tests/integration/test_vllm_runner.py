@@ -68,7 +68,9 @@ def run(pool: Processing, engine: BatchingEngine, model: Model, *values: Any, **
     work = Work(model, {**FILES, **more}, {FILES["file"]: LocalMedia(folder / "in.json")}, folder / "artifacts")
     work.folder.mkdir(exist_ok=True)
     with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-        return session.finish(engine.run(model, session.prompts, check=lambda: None, cost=session.cost))
+        return session.finish(
+            engine.run(model, session.prepared.prompts, check=lambda: None, cost=session.prepared.cost)
+        )
 
 
 def started() -> Any:

@@ -194,7 +194,7 @@ def test_a_job_goes_through_an_io_process(
         closing(IOPool(1, ForkOptions(4096 * 2**20))) as pool,
         pool.open(work, check=lambda: None, say=lambda _: None) as session,
     ):
-        done = session.finish(engine.run(model, session.prompts, check=lambda: None))
+        done = session.finish(engine.run(model, session.prepared.prompts, check=lambda: None))
     _, here = detect(model, engine, scene, tmp_path / "out")
     assert done.result.data is not None
     assert done.result.data["objects"] == here["objects"]
@@ -300,7 +300,7 @@ def test_what_cannot_run_is_refused_when_it_is_checked(directories: Callable[[st
     turbo.mkdir()
     (turbo / "config.json").write_text('{"model_type": "omdet-turbo"}')
     (turbo / "model.safetensors").touch()
-    with pytest.raises(ModelUnavailable, match="does not fit model_type 'omdet-turbo'"):
+    with pytest.raises(ModelUnavailable, match="model_type 'omdet-turbo' was not seen to answer"):
         runners.check(other.model_copy(update={"source": str(turbo)}))
     four = [{"name": name, "mean": 0.0, "std": 1.0} for name in "abcd"]
     with pytest.raises(ConfigError, match="bands must be three of one date"):

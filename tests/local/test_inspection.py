@@ -81,13 +81,19 @@ def test_options_that_mean_nothing_are_found(classifier: Path, options: str, sai
 
 def test_options_of_earlier_versions_are_noted_and_no_problem(tmp_path: Path) -> None:
     a_gpt2(bytes_directory(tmp_path / "files"), vocab_size=257)
-    more = 'options = { batching = "continuous", cache_tokens = 1024, cuda_graphs = true }'
+    more = 'measure_batch = true\noptions = { batching = "continuous", cache_tokens = 1024, cuda_graphs = true }'
     (tmp_path / "models.toml").write_text(RECORD.format(runner="transformers", processor="text-generation", more=more))
     with Engine(catalogue=[tmp_path / "models.toml"]) as engine:
         (found,) = inspect(engine, ["mine"], warm_up=False)
     assert found.ok, found.problems
     noted = [note.partition(" has no effect any more: ")[0] for note in found.notes]
-    assert noted == ["no hashes are pinned", "options.batching", "options.cache_tokens", "options.cuda_graphs"]
+    assert noted == [
+        "no hashes are pinned",
+        "measure_batch",
+        "options.batching",
+        "options.cache_tokens",
+        "options.cuda_graphs",
+    ]
 
 
 def test_weights_are_not_read(classifier: Path) -> None:

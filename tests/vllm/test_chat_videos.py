@@ -144,7 +144,9 @@ def test_a_job_goes_through_an_io_process_and_the_engine(
         assert pool.entry(model).problem is None
         work = Work(model, a_chat(["video"]), media, tmp_path, tenant="one")
         with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-            done = session.finish(engine.run(model, session.prompts, check=lambda: None, cost=session.cost))
+            done = session.finish(
+                engine.run(model, session.prepared.prompts, check=lambda: None, cost=session.prepared.cost)
+            )
     with closing(load(directory, processor="image-text-to-text")) as runner:
         (output,) = finish(runner, prompt_of(a_processor(directory), files, ["video"]))
     assert done.result.data is not None

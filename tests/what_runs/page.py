@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from penstock.workers.engine.transformers.supported_types import ALONE, BATCHED, EQUAL, FILE, outcomes
-from penstock.workers.engine.transformers.tasks import UNFIT, Task
+from penstock.workers.engine.transformers.tasks import Task
 from tests.support.image_text_kinds import KINDS
 from tests.support.image_text_table import OWN
 from tests.support.pair_table import TABLE
@@ -63,7 +63,7 @@ def _types() -> str:
 def _served() -> Iterator[str]:
     for task in Task:
         by_words = defaultdict(list)
-        for kind, ways in _found(task).items():
+        for kind, ways in outcomes().get(task, {}).items():
             if not isinstance(ways, str):
                 by_words[_tested(task, kind, ways)].append(kind)
         for tested, kinds in sorted(by_words.items()):
@@ -73,16 +73,11 @@ def _served() -> Iterator[str]:
 def _refused() -> Iterator[str]:
     for task in Task:
         by_reason = defaultdict(list)
-        for kind, ways in _found(task).items():
+        for kind, ways in outcomes().get(task, {}).items():
             if isinstance(ways, str):
                 by_reason[ways].append(kind)
         for reason, kinds in sorted(by_reason.items()):
             yield _row(task, kinds, "refused", reason)
-
-
-def _found(task: Task) -> Mapping[str, Sequence[str] | str]:
-    """Return the outcomes of a task, with the types that do not fit it."""
-    return {**outcomes().get(task, {}), **UNFIT.get(task, {})}
 
 
 def _row(task: Task, kinds: Sequence[str], form: str, tested: str) -> str:

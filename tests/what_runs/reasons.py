@@ -12,6 +12,7 @@ _IN_IMAGES = "its text decoder alone has another `model_type`; `image-text-to-te
 _LANGUAGE = "it needs a language beside the text, which prompts do not name"
 _COLOURS = "it reads numbers of colours, and no pixels"
 _PATCHES = "it reads patches that only its own processor makes"
+_MORE = "it reads more than the tokens of a text: boxes, tables, entities or characters"
 #: Reasons by task and type.
 _OF_TYPES: Mapping[Task, Mapping[str, str]] = {
     Task.IMAGE_CLASSIFICATION: {
@@ -29,7 +30,18 @@ _OF_TYPES: Mapping[Task, Mapping[str, str]] = {
         "siglip2": _PATCHES + "; `text-image-embedding` serves it",
         "vit_mae": "it hides patches by chance",
     },
-    Task.TEXT_CLASSIFICATION: {"xmod": _LANGUAGE},
+    Task.AUDIO_CLASSIFICATION: dict.fromkeys(("wav2vec2-bert", "whisper"), "it reads features of its own"),
+    Task.TEXT_CLASSIFICATION: {
+        **dict.fromkeys(
+            (
+                "canine", "layoutlm", "layoutlmv2", "layoutlmv3", "lilt", "luke", "markuplm", "perceiver", "roc_bert",
+                "tapas",
+            ),
+            _MORE,
+        ),
+        "reformer": "it takes texts of certain lengths only",
+        "xmod": _LANGUAGE,
+    },
     Task.TEXT_EMBEDDING: {
         **dict.fromkeys(("musicgen", "musicgen_melody", "whisper"), "it makes or reads sounds"),
         "gemma3n": "its vision tower needs timm",

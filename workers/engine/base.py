@@ -153,11 +153,15 @@ class Stepped:
     seconds: float
 
 
+#: Batches that a process of a model has at a time: one that it works on, and one that is ready when that ends.
+UNDER_WAY = 2
+
+
 @runtime_checkable
 class Queues(Protocol):
     """Further methods of a runner of one pass that steps in a process of its own, where a batch waits for the last one.
 
-    The engine begins the next batch while the process works on the last, so that the device waits for nobody.
+    The engine begins the next full batch while the process works on the last, so that the device waits for nobody.
     """
 
     def begin(self, states: Sequence[Any], wanted: Callable[[], bool]) -> Future[Stepped]:
@@ -283,14 +287,6 @@ class Engine(Protocol):
         """Return how many copies of a prompt fit into a batch: at most the model's limits, at least 1.
 
         Copies are run to find the number, unless it is 1. Later batches of such prompts are no larger.
-        """
-        ...
-
-    def measure(self, model: Model, prompt: Prompt, most: int, *, within_s: float, check: Check) -> int:
-        """Measure batches of up to `most` copies of a prompt; return the smallest batch of about the highest rate.
-
-        Later batches of the model cost no more than the returned batch. A batch is run twice at most; none begins after
-        `within_s` seconds, and one that other jobs disturb ends the search, so that the answer may be `most`.
         """
         ...
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from penstock.catalogue.functions import with_signature
 from penstock.models import Model
 from penstock.processors.io_signature import OTHERS, SAME, IOSignature, Offers
 from penstock.processors.openai.options import EngineOptions
-from penstock.workers.engine.base import HUB_FILES, Hosting, Runner, RunnerCheck, RunnerFactory, RunnerSpec
+from penstock.workers.engine.base import HUB_FILES, Hosting, RunnerSpec
 from penstock.workers.engine.memory import CONTEXT_BYTES, files_bytes
 from penstock.workers.engine.transformers import signatures as transformers
 from penstock.workers.engine.weights import locate, requires
@@ -27,15 +29,22 @@ _NOT_READ = re.compile(r"/safety_checker/[^/]*$|\.(fp16|bf16|non_ema)(-[^/]*)?\.
 _ONNX_FILES = ("*.json", "*.txt")
 
 
-def _spec(functions: Callable[[], tuple[RunnerFactory, RunnerCheck]], **fields: Any) -> RunnerSpec:
-    fields = {"imports": lambda _model: functions(), **fields}
-    return RunnerSpec(lambda model: functions()[0](model), lambda model: functions()[1](model), **fields)
+def _spec(module: str, name: str, extra: str = "worker", **fields: Any) -> RunnerSpec:
+    """Return the spec of `load_NAME` and `check_NAME` of a module, which needs the packages of an extra."""
+    fields = {"check": _later(module, f"check_{name}", extra), "imports": lambda _model: _find(module, extra), **fields}
+    return RunnerSpec(_later(module, f"load_{name}", extra), **fields)
 
 
-def _diffusers() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("diffusers"):
-        from penstock.workers.engine.diffusers.runner import check_diffusers, load_diffusers
-    return load_diffusers, check_diffusers
+def _later(module: str, function: str, extra: str = "worker") -> Callable[[Model], Any]:
+    """Return a function of a module, which is imported with the first call."""
+    return lambda model: getattr(_find(module, extra), function)(model)
+
+
+def _find(module: str, extra: str) -> ModuleType:
+    with requires(extra):
+        if extra == "terratorch" and find_spec(extra) is None:  # importing it takes many seconds
+            raise ModuleNotFoundError(name=extra)
+        return import_module(f"penstock.workers.engine.{module}")
 
 
 def _diffusers_bytes(model: Model) -> int:
@@ -47,33 +56,9 @@ def _diffusers_bytes(model: Model) -> int:
         return 0
 
 
-def _load_fake(model: Model) -> Runner:
-    with requires("worker"):
-        from penstock.workers.engine.fake import load_fake
-    return load_fake(model)
-
-
-def _function() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("worker"):
-        from penstock.workers.engine.function.runner import check_function, load_function
-    return load_function, check_function
-
-
 def _function_bytes(model: Model) -> int:
     """Return the bytes of a CUDA context for a function on a GPU: what else it takes is known when it is loaded."""
     return CONTEXT_BYTES if model.device == "cuda" else 0
-
-
-def _load_lightgbm(model: Model) -> Runner:
-    with requires("lightgbm"):
-        from penstock.workers.engine.lightgbm_runner import load_lightgbm
-    return load_lightgbm(model)
-
-
-def _onnx() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("onnx"):
-        from penstock.workers.engine.onnx.runner import check_onnx, load_onnx
-    return load_onnx, check_onnx
 
 
 def _onnx_files(model: Model) -> Sequence[str]:
@@ -82,58 +67,20 @@ def _onnx_files(model: Model) -> Sequence[str]:
     return (*_ONNX_FILES, file, f"{file}_data*", f"{file}.data")
 
 
-def _openai_server() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("worker"):
-        from penstock.workers.engine.openai_server.runner import check_server, load_server
-    return load_server, check_server
+def _is_served_by_vllm(model: Model) -> bool:
+    return model.processor in EngineOptions.TASKS
 
 
-def _rapidocr() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("documents"):
-        from penstock.workers.engine.onnx.ocr import check_ocr, load_ocr
-    return load_ocr, check_ocr
-
-
-def _terratorch() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("terratorch"):
-        if find_spec("terratorch") is None:  # importing it takes many seconds
-            raise ModuleNotFoundError(name="terratorch")
-    from penstock.workers.engine.terratorch.runner import check_terratorch, load_terratorch
-
-    return load_terratorch, check_terratorch
-
-
-def _torch() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("worker"):
-        from penstock.workers.engine.torch.runner import check_torch, load_torch
-    return load_torch, check_torch
-
-
-def _import_torch(model: Model) -> None:
-    with requires("worker"):
-        from penstock.workers.engine.torch.runner import import_network
-    import_network(model)
-
-
-def _import_transformers(model: Model) -> None:
-    with requires("transformers"):
-        from penstock.workers.engine.transformers.loading import import_network
-    import_network(model)
-
-
-def _transformers() -> tuple[RunnerFactory, RunnerCheck]:
-    with requires("transformers"):
-        from penstock.workers.engine.transformers.loading import check_transformers, load_transformers
-    return load_transformers, check_transformers
+def _of_vllm(what: str) -> Callable[[Model], Any]:
+    """Return a function for models that vLLM serves, and for those that it computes inside Penstock's process."""
+    served, inside = _later("vllm.generation", f"{what}_generation"), _later("vllm.runner", f"{what}_pooling")
+    return lambda model: served(model) if _is_served_by_vllm(model) else inside(model)
 
 
 def _vllm_bytes(model: Model) -> int:
     """Return the size of the weights, or what vLLM's server reserves."""
-    if not _is_served_by_vllm(model):
-        return files_bytes(model)
-    from penstock.workers.engine.vllm.generation import expected_bytes
-
-    return expected_bytes(model)
+    reserved = _later("vllm.generation", "expected_bytes")
+    return reserved(model) if _is_served_by_vllm(model) else files_bytes(model)
 
 
 _TILES = {"pixels": "float32 (bands, H, W)"}
@@ -240,75 +187,49 @@ def _of_function(model: Model) -> Offers:
     return {kind: _TILED.get(kind, (_CALL,))}
 
 
-DIFFUSERS = _spec(_diffusers, expected_bytes=_diffusers_bytes, io_signatures={"images": (_DRAWN,)})
-FAKE = RunnerSpec(
-    _load_fake, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,
+DIFFUSERS = _spec(
+    "diffusers.calls", "diffusers", "diffusers", expected_bytes=_diffusers_bytes, io_signatures={"images": (_DRAWN,)}
+)
+FAKE = _spec(
+    "fake", "fake", check=None, loads_safely=True, io_signatures=_FAKES, io_signatures_of=_of_fake,
     hosting=lambda model: Hosting() if model.options.get("steps", 1) == 1 else None,
 )  # fmt: skip
 FUNCTION = _spec(
-    _function,
-    expected_bytes=_function_bytes,
-    loads_safely=True,
-    io_signatures={"function": (_CALL,)},
-    io_signatures_of=_of_function,
-    starts_program=lambda _model: True,
+    "function.runner", "function", expected_bytes=_function_bytes, loads_safely=True,
+    io_signatures={"function": (_CALL,)}, io_signatures_of=_of_function, starts_program=lambda _model: True,
     with_environment=with_signature,
-)
-LIGHTGBM = RunnerSpec(_load_lightgbm, io_signatures=_TREES)
+)  # fmt: skip
+LIGHTGBM = _spec("lightgbm_runner", "lightgbm", "lightgbm", check=None, io_signatures=_TREES)
 ONNX = _spec(
-    _onnx, expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
+    "onnx.runner", "onnx", "onnx", expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
     io_signatures={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)},
     io_signatures_of=_of_onnx, hosting=lambda _model: Hosting(),
 )  # fmt: skip
 OPENAI_SERVER = _spec(
-    _openai_server, expected_bytes=lambda _model: 0, served=True, loads_safely=True,
+    "openai_server.runner", "server", expected_bytes=lambda _model: 0, served=True, loads_safely=True,
     io_signatures={"requests": (_SERVED,)},
 )  # fmt: skip
-RAPIDOCR = _spec(_rapidocr, expected_bytes=partial(files_bytes, pattern="*.onnx*"), io_signatures={"pages": (_PAGE,)})
+RAPIDOCR = _spec(
+    "onnx.ocr", "ocr", "documents", expected_bytes=partial(files_bytes, pattern="*.onnx*"),
+    io_signatures={"pages": (_PAGE,)},
+)  # fmt: skip
 #: Published checkpoints are files of torch's own format, some with the config of TerraTorch's command line.
 TERRATORCH = _spec(
-    _terratorch, hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
+    "terratorch.runner", "terratorch", "terratorch",
+    hub_files=lambda _model: (*HUB_FILES, "*.pt", "*.pth", "*.ckpt", "*.yaml", "*.yml"),
     io_signatures={**_SCENES, "embedding": (_VECTORS,)}, checks_apart=True, hosting=lambda _model: Hosting(),
 )  # fmt: skip
 TORCH = _spec(
-    _torch, imports=_import_torch, io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch,
-    hosting=lambda _model: Hosting(),
+    "torch.runner", "torch", imports=_later("torch.runner", "import_network"),
+    io_signatures={"network": (_ANY_NETWORK,)}, io_signatures_of=_of_torch, hosting=lambda _model: Hosting(),
 )  # fmt: skip
 TRANSFORMERS = _spec(
-    _transformers, imports=_import_transformers, io_signatures=transformers.OFFERS,
+    "transformers.loading", "transformers", "transformers",
+    imports=_later("transformers.loading", "import_network", "transformers"), io_signatures=transformers.OFFERS,
     io_signatures_of=transformers.offers_of, hosting=transformers.hosting_of,
 )  # fmt: skip
-
-
-def load_vllm(model: Model) -> Runner:
-    """Start vLLM for the model; raise `ModelUnavailable` with vLLM's error."""
-    if _is_served_by_vllm(model):
-        from penstock.workers.engine.vllm.generation import load_generation
-
-        return load_generation(model)
-    with requires("worker"):
-        from penstock.workers.engine.vllm.runner import load_pooling
-    return load_pooling(model)
-
-
-def check_vllm(model: Model) -> None:
-    """Check a model without its weights; raise `ModelUnavailable`."""
-    if _is_served_by_vllm(model):
-        from penstock.workers.engine.vllm.generation import check_generation
-
-        check_generation(model)
-        return
-    with requires("worker"):
-        from penstock.workers.engine.vllm.runner import check_pooling
-    check_pooling(model)
-
-
-def _is_served_by_vllm(model: Model) -> bool:
-    return model.processor in EngineOptions.TASKS
-
-
 VLLM = RunnerSpec(
-    load_vllm, check_vllm, expected_bytes=_vllm_bytes, loads_safely=True, io_signatures=_VLLM, checks_apart=True,
-    starts_program=_is_served_by_vllm,
+    _of_vllm("load"), _of_vllm("check"), expected_bytes=_vllm_bytes, loads_safely=True, io_signatures=_VLLM,
+    checks_apart=True, starts_program=_is_served_by_vllm,
     hosting=lambda model: None if _is_served_by_vllm(model) else Hosting(of_any_shape="input_ids", network=True),
 )  # fmt: skip

@@ -8,8 +8,7 @@ Batches of a model in a process of its own are under way meanwhile; the schedule
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -21,7 +20,6 @@ from penstock.models import Model
 from penstock.observation.listening import listener, listening
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Check, OnBatch, OnDevice
-from penstock.workers.engine.batching import search
 from penstock.workers.engine.memory import budget_bytes
 from penstock.workers.engine.residency import Load, Residency, Resident
 from penstock.workers.engine.runners import Runners
@@ -45,7 +43,6 @@ class BatchingEngine(Scheduler):
         ahead_prompts: int = 4,
         ahead_bytes: int = 256 * 2**20,
         load: Load | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create an engine with these runners and start its scheduler.
 
@@ -53,13 +50,11 @@ class BatchingEngine(Scheduler):
         processes that share it, `sharers`). `ahead_prompts` and `ahead_bytes` limit the prompts and outputs that
         one run holds in memory beside its largest prompt. A run may draw two batches of prompts ahead even if
         `ahead_prompts` is smaller; `ahead_bytes` still applies.
-        `load` loads a model (None = by its runner). `clock` returns the seconds by which `measure` compares batches.
+        `load` loads a model (None = by its runner).
         """
         budget = (lambda: memory_bytes) if memory_bytes is not None else partial(budget_bytes, sharers)
         super().__init__(Residency(runners, max_models=max_models, budget_bytes=budget, load=load))
         self._ahead = Window(ahead_prompts, ahead_bytes)
-        #: Seconds by which batches are measured.
-        self._clock = clock
         self._scheduler = threading.Thread(target=self._schedule, name="engine-scheduler", daemon=True)
         self._scheduler.start()
 
@@ -132,32 +127,6 @@ class BatchingEngine(Scheduler):
                     return min(copies, bucket.limit().prompts)
             return 1
 
-    def measure(self, model: Model, prompt: Prompt, most: int, *, within_s: float, check: Check) -> int:
-        """Return the smallest batch of about the highest rate, and keep to its cost; see `Engine.measure`."""
-        check, ends_s = self._guarded(check), self._clock() + within_s
-        with self._using(model, check) as resident:
-            steps, cost = search(most), resident.fitted(prompt).cost
-            size, before = next(steps), resident.best_cost
-            try:
-                resident.best_cost = inf
-                while True:
-                    size = steps.send(self._rate(resident, [prompt] * size, ends_s, check))
-            except StopIteration as end:
-                chosen: int = end.value
-                before = inf if chosen == most else chosen * cost
-                return chosen
-            finally:
-                resident.best_cost = before
-
-    def _rate(self, resident: Resident, prompts: Sequence[Prompt], ends_s: float, check: Check) -> float | None:
-        """Return the rate of a batch, the higher of two tries; None after `ends_s`, or if other jobs disturbed both."""
-        rates = [
-            len(prompts) / took_s
-            for _ in range(2)
-            if self._clock() < ends_s and (took_s := self._run_at_once(resident, prompts, check)) is not None
-        ]
-        return max(rates, default=None)
-
     def close(self, *, timeout_s: float = 10) -> None:
         """Stop the scheduler and free the device; runs that have not ended raise `Drained`.
 
@@ -200,7 +169,7 @@ class BatchingEngine(Scheduler):
     def _new_run(
         self, resident: Resident, cost: float, on_batch: OnBatch | None = None, on_device: OnDevice | None = None
     ) -> Run:
-        prompts = max(self._ahead.prompts, (2 if resident.line is None else 3) * resident.runner.max_batch)
+        prompts = max(self._ahead.prompts, (3 if resident.queues else 2) * resident.runner.max_batch)
         if resident.elsewhere is not None:
             resident.elsewhere.listen(self._wake)
         return Run(
@@ -231,26 +200,18 @@ class BatchingEngine(Scheduler):
             del prompt  # else its arrays lived until the next one
             with self._lock:
                 run.add(item)
-                self._notify(run, 1)
+                self._notify(run)
                 going = run.wait_for_room()
 
-    def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> float | None:
-        """Submit prompts together as one batch, and drop the outputs.
-
-        Return the seconds without admission; None if other jobs ran at the same time.
-        """
-        own: list[int] = []
-        run = self._new_run(resident, sum(prompt.cost for prompt in prompts), lambda size, _: own.append(size))
+    def _run_at_once(self, resident: Resident, prompts: Sequence[Prompt], check: Check) -> None:
+        """Submit prompts together as one batch, and drop the outputs."""
+        run = self._new_run(resident, sum(prompt.cost for prompt in prompts))
         try:
             items = [Item.of(run, prompt) for prompt in prompts]
             with self._lock:
-                alone, before, begun_s = not self._runs, self._batches, self._clock()
                 self._begin(run, items)
             for _ in run.take(check):
                 pass
-            took_s = self._clock() - begun_s
-            with self._lock:
-                return took_s if alone and self._batches - before == len(own) else None
         finally:
             with self._lock:
                 run.end()

@@ -2,7 +2,7 @@
 
     python -P -m penstock.workers.engine.hosted_child DESCRIPTOR
 
-One thread receives and admits prompts while the main one steps: a batch names prompts that are here already.
+One thread receives a batch and admits its prompts while the main one steps the batch before.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from traceback import format_exc
 from typing import Any
 
-from penstock.errors import Canceled, DeviceLost, PenstockError, ProcessorFailed
+from penstock.errors import DeviceLost, PenstockError, ProcessorFailed
 from penstock.functions import confinement
 from penstock.functions.wire import Closed, Wire, WireError
 from penstock.models import Model
@@ -33,40 +33,29 @@ _SWITCH_S = 0.0005
 
 
 class HostedProcess:
-    """The runner of a model, the prompts that it has admitted, and the batches that wait for it."""
+    """The runner of a model, and the batches that wait for it."""
 
     def __init__(self, wire: Wire, model: Model, runner: Runner) -> None:
         self._wire, self._model, self._runner = wire, model, runner
-        #: States, or errors, of admitted prompts by their numbers.
-        self._admitted: dict[int, Any] = {}
-        self._batches = queue.SimpleQueue[tuple[int, Sequence[int]] | None]()
-        self._canceled = set[int]()
+        #: Numbers of batches, and the states, or errors, of their prompts.
+        self._batches = queue.SimpleQueue[tuple[int, Sequence[Any]] | None]()
 
     def serve(self) -> None:
         """Answer batches until `close`."""
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         while (batch := self._batches.get()) is not None:
             self._answer(*batch)
+            del batch  # else its states would stay on the device until the next one
 
     def _listen(self) -> None:
         try:
             while (message := self._wire.receive())["kind"] != "close":
-                self._take(message)
-                del message  # else its arrays would live until the next one
+                admitted = [self._admit(prompt_of(value)) for value in message["value"]]
+                self._batches.put((message["id"], admitted))
+                del message, admitted  # else its arrays would live until the next one
             self._batches.put(None)
         except (Closed, WireError):
             os._exit(0)
-
-    def _take(self, message: Mapping[str, Any]) -> None:
-        if message["kind"] == "prompts":
-            for number, value in zip(message["ids"], message["value"], strict=True):
-                self._admitted[number] = self._admit(prompt_of(value))
-        elif message["kind"] == "cancel":
-            self._canceled.add(message["id"])
-        else:
-            for number in message["forget"]:
-                self._admitted.pop(number, None)
-            self._batches.put((message["id"], message["prompts"]))
 
     def _admit(self, prompt: Prompt) -> Any:
         """Return a prompt's state, or its error."""
@@ -75,14 +64,11 @@ class HostedProcess:
         except Exception as error:
             return translated(error, self._model, "preparation")
 
-    def _answer(self, number: int, prompts: Sequence[int]) -> None:
+    def _answer(self, number: int, admitted: Sequence[Any]) -> None:
         begun = monotonic()
         try:
-            admitted = [self._admitted[each] for each in prompts]
-            steps = [Canceled() for _ in admitted] if number in self._canceled else self._steps(admitted)
+            steps = self._steps(admitted)
             self._wire.send("done", answers_value(steps), id=number, seconds=monotonic() - begun)
-            for each in prompts:
-                self._admitted.pop(each, None)
         except Closed:
             raise
         except Exception as error:
@@ -90,8 +76,6 @@ class HostedProcess:
             self._wire.send("error", id=number, seconds=monotonic() - begun, **error_fields(ours))
             if isinstance(ours, DeviceLost):
                 os._exit(1)  # nothing on this device can be freed any more
-        finally:
-            self._canceled.discard(number)
 
     def _steps(self, admitted: Sequence[Any]) -> list[Step | PenstockError]:
         """Step the prompts that were admitted; return the answers and errors of all, in order."""

@@ -7,7 +7,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from math import inf
 
 import structlog
 
@@ -18,7 +17,6 @@ from penstock.processors.numbers import as_floats
 from penstock.processors.reductions import without_request
 from penstock.workers.engine.base import Check, Elsewhere, Queues, Runner, TakesNumbers
 from penstock.workers.engine.encoder_cache import EncoderCache
-from penstock.workers.engine.line import BatchLine
 from penstock.workers.engine.runners import Runners
 
 log = structlog.get_logger(__name__)
@@ -43,18 +41,17 @@ class Resident:
     users: int = 0
     #: Largest batch by bucket, where the model's own did not fit into the device's memory.
     reduced: dict[Hashable, int] = field(default_factory=dict)
-    #: Largest cost of a batch, where it was measured that larger batches are not faster.
-    best_cost: float = inf
     #: The runner, if another engine computes.
     elsewhere: Elsewhere | None = field(init=False, default=None)
-    #: The batches under way, if the runner steps in a process of its own.
-    line: BatchLine | None = field(init=False, default=None)
+    #: True if the runner steps in a process of its own, and the number of batches that it has there.
+    queues: bool = field(init=False, default=False)
+    under_way: int = field(init=False, default=0)
     #: True if the runner takes prompts of a file's own numbers.
     takes_numbers: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.elsewhere = self.runner if isinstance(self.runner, Elsewhere) else None
-        self.line = BatchLine() if isinstance(self.runner, Queues) else None
+        self.queues = isinstance(self.runner, Queues)
         self.takes_numbers = isinstance(self.runner, TakesNumbers) and self.runner.takes_numbers
 
     def fitted(self, prompt: Prompt) -> Prompt:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from penstock.errors import PenstockError
 from penstock.observation.listening import Listener
 from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Check, OnBatch, OnDevice
+from penstock.workers.engine.base import UNDER_WAY, Check, OnBatch, OnDevice
 from penstock.workers.engine.batching import Limit, Turn
 from penstock.workers.engine.residency import POLL_S, Resident
 
@@ -31,14 +31,15 @@ class Bucket(NamedTuple):
 
     def limit(self) -> Limit:
         """Return the largest batch of this bucket."""
-        cost = min(self.resident.model.max_batch_cost or inf, self.resident.best_cost)
-        elsewhere, line = self.resident.elsewhere, self.resident.line
+        cost = self.resident.model.max_batch_cost or inf
+        elsewhere, under_way = self.resident.elsewhere, self.resident.under_way
         begin = inf if elsewhere is None else elsewhere.free
-        only_full = False
-        if line is not None:
-            begin = 0 if line.is_full else inf
-            only_full = line.opens_s(at=time.monotonic()) > 0
-        return Limit(self.resident.reduced.get(self.key, self.resident.runner.max_batch), cost, begin, only_full)
+        return Limit(
+            self.resident.reduced.get(self.key, self.resident.runner.max_batch),
+            cost,
+            begin=0 if under_way >= UNDER_WAY else begin,
+            only_full=under_way > 0,
+        )
 
     def reduce(self, prompts: int) -> None:
         """Lower the largest batch for as long as the model stays loaded."""

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf, isfinite
+from math import inf
 
 import structlog
 
@@ -95,14 +95,13 @@ class Scheduler:
             for item in items:
                 run.add(item)
             run.no_more_prompts()
-            self._notify(run, len(items))
+            self._notify(run)
 
-    def _notify(self, run: Run, new: int) -> None:
+    def _notify(self, run: Run) -> None:
         """Wake the scheduler for new prompts, unless they only wait for their batch to fill. The lock must be held."""
-        line = run.resident.line
-        if line is not None and line.opens_s(at=time.monotonic()):
+        if run.resident.under_way:
             waiting = sum(len(each.waiting) for each in self._runs if each.resident is run.resident)
-            if new < waiting < run.resident.runner.max_batch:  # the scheduler has a time to look at those before
+            if waiting < run.resident.runner.max_batch:
                 return
         self._work.notify()
 
@@ -151,7 +150,7 @@ class Scheduler:
                 if batch is None:
                     # The device is idle: the next prompt goes at once.
                     collect_until = 0.0
-                    self._work.wait(_opens_s(runs))
+                    self._work.wait()
                 elif (left_s := collect_until - time.monotonic()) > 0 and self._may_grow(batch):
                     self._work.wait(left_s)
                 else:
@@ -183,19 +182,18 @@ class Scheduler:
             self._stepping = items
         if not items:
             return
-        if resident.line is None:
+        if not resident.queues:
             self._settle(items, resident, partial(take_step, resident, items), retry=retry)
             return
         with self._lock:
-            resident.line.add(at=time.monotonic())
+            resident.under_way += 1
         self._residency.hold(resident)  # until the answer has been delivered
         batch = send_step(resident, items, retry=retry)
         batch.answer.add_done_callback(lambda _: self._take_answer(batch))
 
     def _take_answer(self, batch: UnderWay) -> None:
         with self._lock:
-            if batch.resident.line is not None:
-                batch.resident.line.end(batch.seconds, at=time.monotonic())
+            batch.resident.under_way -= 1
             self._answered.append(batch)
             self._work.notify()
 
@@ -258,10 +256,3 @@ class Scheduler:
                 run.end(DeviceLost(error.detail))
             self._work.notify()
         log.error("engine.device_lost", detail=error.detail)
-
-
-def _opens_s(runs: Sequence[Run]) -> float | None:
-    """Return the seconds until a model's process takes a batch that is not full; None if no prompt waits for that."""
-    at = time.monotonic()
-    lines = {run.resident.line for run in runs if run.waiting}
-    return min((each for line in lines if line and isfinite(each := line.opens_s(at=at))), default=None)

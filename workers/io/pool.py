@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from penstock.errors import Drained, Interruption, PenstockError, ProcessorFailed, ServiceError
 from penstock.functions.wire import TICK_S
 from penstock.models import CatalogueEntry, Model
+from penstock.processors.base import Prompt
 from penstock.processors.registry import OF_LIBRARIES, is_installed, unusable
 from penstock.workers.artifacts import Show, Sink, discard_preview
 from penstock.workers.checkpoints import Checkpoints
@@ -29,7 +30,6 @@ from penstock.workers.io.media_answers import MediaAnswers
 from penstock.workers.io.session import (
     LOADING,
     READING,
-    OnlyPrompts,
     RemotePrompts,
     RemoteSession,
     WaitLimits,
@@ -41,9 +41,8 @@ from penstock.workers.io.session import (
     send_request,
     settle,
 )
-from penstock.workers.io.work_json import held_media, work_from_json, work_to_json
 from penstock.workers.job_media import MediaRequests
-from penstock.workers.processing import NO_CHECKPOINTS, Session, Work
+from penstock.workers.processing import NO_CHECKPOINTS, Session, Work, held_media, work_from_json, work_to_json
 
 #: Seconds after which an unused process is ended.
 IDLE_S = 60.0
@@ -123,8 +122,10 @@ class IOPool:
                     raise ProcessorFailed("the processor's process sent an invalid message before its plan")
                 process.loaded = True
             prepared = receive_plan(process, limits, checkpoints, work.requests)
-            prompts: RemotePrompts | OnlyPrompts | None = only_prompts(prepared)
-            if prompts is None:
+            prompts: Iterator[Prompt]
+            if (only := only_prompts(prepared)) is not None:
+                prompts = iter(only)
+            else:
                 if prepared.get("fills") is True:
                     limits = conversation.enter_context(_answering(process, limits, work.requests))
                 prompts = conversation.enter_context(_conversation(process, limits))

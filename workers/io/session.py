@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ import structlog
 
 from penstock.errors import Interruption, PenstockError, ProcessorFailed
 from penstock.functions.wire import Closed, Tick, Unsendable, Wire, WireError
-from penstock.processors.base import MAX_FINDING_CHARS, MAX_FINDINGS, Divisible, Output, Prompt, Value
+from penstock.processors.base import MAX_FINDING_CHARS, MAX_FINDINGS, Divisible, Output, Prepared, Prompt, Value
 from penstock.workers.artifacts import Sink
 from penstock.workers.checkpoints import Checkpoints
 from penstock.workers.engine.base import Check
@@ -153,15 +153,15 @@ def receive_plan(
                 return message
 
 
-def only_prompts(prepared: Mapping[str, Any]) -> OnlyPrompts | None:
-    """Return the prompts of a job whose only one came with the plan; None for other jobs."""
+def only_prompts(prepared: Mapping[str, Any]) -> list[Prompt] | None:
+    """Return the prompts of a job whose only one came with the plan, or that has none; None for other jobs."""
     match prepared.get("only"):
         case None:
             return None
         case [None]:
-            return OnlyPrompts([])
+            return []
         case [int(cost)]:
-            return OnlyPrompts([Prompt(prepared["value"], cost)])
+            return [Prompt(prepared["value"], cost)]
         case _:
             raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
 
@@ -237,25 +237,8 @@ def settle(process: IOProcess) -> None:
                 process.grown_bytes, process.idle = grown, True
 
 
-class OnlyPrompts:
-    """The prompts of a job that are all here: none or one."""
-
-    def __init__(self, prompts: Sequence[Prompt]) -> None:
-        self._prompts = iter(prompts)
-
-    def __iter__(self) -> Iterator[Prompt]:
-        return self
-
-    def __next__(self) -> Prompt:
-        return next(self._prompts)
-
-    def close(self) -> None:
-        """Drop the prompt."""
-        self._prompts = iter(())
-
-
 class RemotePrompts:
-    """The prompts of a job, made in its process on demand. One thread reads, any thread may close."""
+    """The prompts of a job, made in its process one ahead of the engine. One thread reads, any may close."""
 
     def __init__(self, process: IOProcess, wire: Wire, limits: WaitLimits) -> None:
         self._process = process
@@ -316,7 +299,7 @@ class RemoteSession:
     """A job whose first half is done, in its process: a `Session`."""
 
     def __init__(
-        self, process: IOProcess, prompts: RemotePrompts | OnlyPrompts, limits: WaitLimits, prepared: Mapping[str, Any],
+        self, process: IOProcess, prompts: Iterator[Prompt], limits: WaitLimits, prepared: Mapping[str, Any],
         sink: Sink, folder: Path, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         match prepared:
@@ -324,14 +307,13 @@ class RemoteSession:
                 "kind": "prepared", "count": int() | None as count, "cost": int(cost), "unit": str(unit),
                 "done": int(done), "steps": int(steps), "repeatable": bool(repeatable),
             }:  # fmt: skip
-                self.count, self.cost, self.unit, self.done = count, cost, unit[:_MAX_UNIT], done
-                self.repeatable, self.steps = repeatable, max(1, steps)
-                self.division = _division(prepared.get("division"))
+                self.prepared: Prepared[Any] = Prepared(
+                    prompts, count, cost, None, unit[:_MAX_UNIT], done, max(1, steps), repeatable,
+                    _division(prepared.get("division")),
+                )  # fmt: skip
             case _:
                 raise ProcessorFailed("the processor's process sent an invalid message instead of its plan")
         self._process = process
-        #: The prompts, made one ahead of the engine.
-        self.prompts: Iterator[Prompt] = prompts
         self._limits = limits
         self._sink = sink
         #: The job's folder, not resolved now: a process may have replaced the folder by a link out of its room.
@@ -341,7 +323,7 @@ class RemoteSession:
     @property
     def ready(self) -> bool:
         """See `Session.ready`."""
-        return isinstance(self.prompts, OnlyPrompts)
+        return not isinstance(self.prepared.prompts, RemotePrompts)
 
     def finish(self, outputs: Iterator[Output]) -> Processed:
         """Answer the process's requests until it sends a result."""

@@ -26,9 +26,8 @@ from penstock.workers.io.children import Children
 from penstock.workers.io.ends import end_to_worker
 from penstock.workers.io.libraries import library_paths, model_paths, outermost, sparing
 from penstock.workers.io.sandbox import Confinement
-from penstock.workers.io.work_json import work_to_json
 from penstock.workers.io.worker import IOWorker
-from penstock.workers.processing import dummy_work
+from penstock.workers.processing import dummy_work, work_to_json
 
 log = structlog.get_logger(__name__)
 

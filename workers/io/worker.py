@@ -26,9 +26,8 @@ from penstock.processors.decoding import enable
 from penstock.processors.notes import noting
 from penstock.workers.io import reports, sandbox
 from penstock.workers.io.ends import end_to_worker
-from penstock.workers.io.work_json import work_from_json
 from penstock.workers.job_log import LineFile
-from penstock.workers.processing import Files, checked_result, first_half, with_notes
+from penstock.workers.processing import Files, checked_result, first_half, with_notes, work_from_json
 from penstock.workers.software import loaded_software
 
 #: Bytes of growth after a job from which unused memory is returned to the system.

@@ -13,6 +13,7 @@ from penstock.processors.base import Media
 from penstock.processors.geo.options import Band, DefaultRadiometry
 from penstock.processors.geo.read.coordinates import AcquisitionTime, check_order
 from penstock.processors.geo.read.grids import Factor, nesting
+from penstock.processors.geo.read.input_file import InputBand, InputFile
 from penstock.processors.geo.read.mosaic import (
     ChosenScene,
     DateScenes,
@@ -21,7 +22,7 @@ from penstock.processors.geo.read.mosaic import (
     on_other_grid,
     single_scene,
 )
-from penstock.processors.geo.read.opened_scene import InputBand, InputFile, OpenedScene, SceneOpener
+from penstock.processors.geo.read.opened_scene import OpenedScene, SceneOpener
 from penstock.processors.geo.read.radiometry import Radiometry, Source
 from penstock.processors.geo.read.raster import Scene, check_pixels
 from penstock.processors.geo.read.row_stream import stream_dtype
@@ -91,8 +92,8 @@ class Inputs:
 
     @property
     def sources(self) -> tuple[InputFile, ...]:
-        """All files: those of the scenes, then the masks."""
-        return *self.files, *(mask.file for date in self.dates for mask in date.masks)
+        """All files: those of the scenes, then the masks. A file of several rasters is named once."""
+        return _each_once((*self.files, *(mask.file for date in self.dates for mask in date.masks)))
 
     @property
     def masked(self) -> bool:
@@ -139,13 +140,33 @@ class Inputs:
 
     def bands_json(self) -> list[dict[str, Any]]:
         """Return the scene's band for each band of the model, as recorded in the statistics."""
-        several_files, several_dates = len(self.files) > 1, self.bands[-1].date > 1
+        places = _places(self.files)
+        several_dates = self.bands[-1].date > 1
         return [
             {"name": used.need.name, "index": used.band.index, "description": used.band.name}
-            | ({"file": self.files.index(used.file) + 1} if several_files else {})
+            | ({"file": places[used.file] + 1} if max(places.values()) > 0 else {})
             | ({"date": used.date} if several_dates else {})
             for used in self.bands
         ]
+
+
+def _each_once(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
+    """Return the files, of the rasters in one file only the first."""
+    found = dict[object, InputFile]()
+    for file in files:
+        found.setdefault(_file_of(file), file)
+    return tuple(found.values())
+
+
+def _file_of(file: InputFile) -> object:
+    """Return what all rasters of a file have in common."""
+    return file if file.scene.part is None else file.reference
+
+
+def _places(files: Sequence[InputFile]) -> dict[InputFile, int]:
+    """Return the place of each file among the request's, from 0; all rasters of a file have the same."""
+    once = list(map(_file_of, _each_once(files)))
+    return {file: once.index(_file_of(file)) for file in files}
 
 
 def alike(before: Inputs, after: Inputs) -> tuple[Inputs, Inputs]:
@@ -246,7 +267,7 @@ def _open_dates(
     found, files = list[list[OpenedScene]](), 0
     for date, acquisition in enumerate(acquisitions, 1):
         scenes = _open_date(opener, acquisition, date, dates, mask_places[date - 1])
-        files += sum(len(scene.files) + (scene.mask is not None) for scene in scenes)
+        files += sum(len(_each_once(scene.files)) + (scene.mask is not None) for scene in scenes)
         if files > _MAX_FILES:
             raise InvalidInput(f"The scenes and their masks have {files} files; at most {_MAX_FILES} are allowed.")
         found.append(scenes)

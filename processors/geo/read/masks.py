@@ -15,7 +15,8 @@ import numpy.typing as npt
 from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.mask_kinds import MASK_KINDS, MaskClass, MaskKind
 from penstock.processors.geo.read.grids import Factor, nesting
-from penstock.processors.geo.read.opened_scene import InputFile, OpenedMask, naming
+from penstock.processors.geo.read.input_file import InputFile
+from penstock.processors.geo.read.opened_scene import OpenedMask, naming
 from penstock.processors.geo.read.placement import whole
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.read.resample import Chunk

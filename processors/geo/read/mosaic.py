@@ -12,9 +12,10 @@ import numpy as np
 from penstock.errors import InvalidInput, Issue
 from penstock.processors.geo.read.gdal import CRSError, rasterio
 from penstock.processors.geo.read.grids import Factor, finest, nesting
+from penstock.processors.geo.read.input_file import InputBand, InputFile
 from penstock.processors.geo.read.masks import SceneMask, fitted
 from penstock.processors.geo.read.merge import Merge, merged_dtype
-from penstock.processors.geo.read.opened_scene import InputBand, InputFile, OpenedMask, naming
+from penstock.processors.geo.read.opened_scene import OpenedMask, naming
 from penstock.processors.geo.read.placement import Placement, Shift, bounds_in, extent_in, warped
 from penstock.processors.geo.read.radiometry import BandRadiometry
 from penstock.processors.geo.read.raster import Scene

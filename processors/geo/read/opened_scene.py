@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
+from typing import Final
 
-from penstock.errors import InputError, InvalidInput, Issue
+from penstock.errors import InputError, InvalidInput, MissingBands
 from penstock.models import Limits
 from penstock.processors.base import Media
 from penstock.processors.geo.mask_kinds import MaskKind, MaskKindName
 from penstock.processors.geo.options import Band, DefaultRadiometry
-from penstock.processors.geo.read.band_identity import SceneBand, contradicted
+from penstock.processors.geo.read.band_identity import SceneBand
 from penstock.processors.geo.read.band_names import named_sensor
-from penstock.processors.geo.read.bands import bands_in_words, select_bands
+from penstock.processors.geo.read.bands import Selection, select_bands
 from penstock.processors.geo.read.beside import beside_notes, read_beside, with_beside
 from penstock.processors.geo.read.encodings import request_text
+from penstock.processors.geo.read.input_file import InputBand, InputFile
+from penstock.processors.geo.read.opened_parts import OpenedParts
+from penstock.processors.geo.read.products.product_files import read_product
 from penstock.processors.geo.read.radiometry import (
     BandRadiometry,
     Declaration,
@@ -26,7 +28,7 @@ from penstock.processors.geo.read.radiometry import (
     from_request,
     resolve_radiometry,
 )
-from penstock.processors.geo.read.raster import Scene, read_scene
+from penstock.processors.geo.read.raster import read_scene
 from penstock.processors.geo.read.sensors import Sensor
 from penstock.processors.geo.read.sidecar import Sidecar, read_sidecar
 from penstock.processors.geo.read.stac_assets import choose_assets, mask_address, metadata_address
@@ -34,47 +36,12 @@ from penstock.processors.geo.read.stac_bands import unclear_bands
 from penstock.processors.geo.read.stac_grid import asset_grid, grid_notes, on_the_grid
 from penstock.processors.geo.read.stac_item import SHOWN_CHARS, StacItem, file_name, item_notes, read_stac_item
 from penstock.processors.geo.read.stac_masks import find_mask, mask_kind
-from penstock.processors.geo.read.tiff_ranges import PartialTiff, open_partial
+from penstock.processors.geo.read.tiff_ranges import open_partial
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import MaskRequest, RadiometryRequest, SceneFile, SingleScene
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InputFile:
-    """One of the scene's files."""
-
-    reference: str
-    path: Path
-    etag: str | None
-    scene: Scene
-    #: Name of the file in error messages.
-    label: str
-    #: Source of further ranges, if the file is partial.
-    partial: PartialTiff | None = None
-    #: Etag of each file beside it, or its path where it has none.
-    beside: tuple[str | Path, ...] = ()
-    #: Notes on the files beside it.
-    notes: tuple[str, ...] = ()
-
-    def digests(self) -> Iterator[str]:
-        """Yield the etag, or else the SHA-256, of the file and of those beside it."""
-        for each in (self.etag or self.path, *self.beside):
-            if isinstance(each, str):
-                yield each
-            else:
-                with each.open("rb") as opened:
-                    yield hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class InputBand:
-    """One input band of the network."""
-
-    need: Band
-    band: SceneBand
-    file: InputFile
-    #: Number of the date, from 1.
-    date: int
+#: Variables that a message names, at most.
+_MOST_UNREAD: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +76,8 @@ class OpenedScene:
     mask: OpenedMask | None
     #: Notes on what was taken from the STAC item to open the files.
     notes: tuple[str, ...] = ()
+    #: Sentences on variables of the files that are no scene.
+    unread: tuple[str, ...] = ()
 
     def times(self) -> Iterator[tuple[Source, datetime | None]]:
         """Yield the acquisition time from each source, in the order of precedence."""
@@ -151,12 +120,24 @@ class OpenedScene:
         `radiometry` is that of the scene's date; `unit` is the model's number for reflectance 1.
         """
         with naming(self.label):
-            selection = select_bands(needed, self.present, request.bands, self.sensor)
+            selection = self._selected(request, needed)
             pairs = zip(needed, selection.bands, strict=True)
             used = tuple(InputBand(need, band, self.files[band.file], self.date) for need, band in pairs)
             wide = (radiometry, request.radiometry)
             radiometries = tuple(_radiometry(band, used, self, wide, defaults, unit) for band in used)
         return used, radiometries, selection.notes
+
+    def _selected(self, request: SceneRequest, needed: Sequence[Band]) -> Selection:
+        try:
+            return select_bands(needed, self.present, request.bands, self.sensor)
+        except MissingBands as error:
+            if not self.unread:
+                raise
+            more = len(self.unread) - _MOST_UNREAD
+            listed = "; ".join(self.unread[:_MOST_UNREAD]) + (f"; and {more} more" if more > 0 else "")
+            raise MissingBands(
+                f"{error.detail} These variables are not read: {listed}.", errors=error.errors
+            ) from error
 
     @property
     def sensor(self) -> Sensor | None:
@@ -183,24 +164,43 @@ class SceneOpener:
         with naming(label):
             sidecar = None if single.sidecar is None else read_sidecar(self.media.path(single.sidecar))
             item = _item(single, self.media)
-            parts = single.parts() or self._fetch_assets(item, single)
-            files, present, notes = list[InputFile](), list[SceneBand](), list[str]()
-            for at, part in enumerate(parts):
-                name = f"File {at + 1} ({file_name(part.media)})" if len(parts) > 1 else ""
+            requested = single.parts() or self._fetch_assets(item, single)
+            opened = OpenedParts()
+            for at, part in enumerate(requested):
+                name = f"File {at + 1} ({file_name(part.media)})" if len(requested) > 1 else ""
                 with naming(name):
-                    file = self._with_beside(part, self._file(part.media, name or label or "The scene"))
-                    file = _on_the_grid(file, item, notes)
-                    file = replace(file, notes=(*file.notes, *beside_notes(file.scene, named=bool(part.beside))))
-                    before = sum(file.scene.count for file in files)
-                    bands = list(_present(part, file.scene, item, file=at, before=before))
-                    if item is not None:
-                        _check_names(bands, item)
-                    present += bands
-                files.append(file)
+                    self._open_part(part, name or label or "The scene", item, opened)
+            sidecar = sidecar or opened.sidecar
+            files, notes = opened.files, opened.notes
             if sidecar is None and item is not None and not single.parts():
                 sidecar = self._own_sidecar(item, single, date, files)
-            mask = None if single.mask is None else self._mask(single.mask, item, single, label, mask_place)
-        return OpenedScene(date, label, single, parts, tuple(files), tuple(present), sidecar, item, mask, tuple(notes))
+            mask = None if single.mask is None else self._mask(single, item, opened.masks, label, mask_place)
+        return OpenedScene(
+            date, label, single, tuple(opened.parts), tuple(files), tuple(opened.present), sidecar, item, mask,
+            tuple(notes), tuple(opened.unread),
+        )  # fmt: skip
+
+    def _open_part(self, part: SceneFile, label: str, item: StacItem | None, opened: OpenedParts) -> None:
+        """Open a file of the scene, with all rasters that it has."""
+        path = self.media.path(part.media)
+        product = None if self.media.is_partial(part.media) else read_product(path, self.limits)
+        if product is not None:
+            if part.bands is not None:
+                raise InvalidInput(
+                    "`bands` of a file names the bands of one raster; this file has several, with names of their own. "
+                    "Choose among them with the `bands` of the request."
+                )
+            if part.beside:
+                opened.notes.append("The files beside the scene were not used: they belong to raster files.")
+            etag = self.media.etag(part.media)
+            for raster in product.rasters:
+                own = f"{raster.name} in {file_name(part.media)}"
+                opened.add(part, InputFile(part.media, path, etag, raster.scene, own), None)
+            opened.take(part.media, path, etag, product)
+            return
+        file = _on_the_grid(self._with_beside(part, self._file(part.media, label)), item, opened.notes)
+        file = replace(file, notes=(*file.notes, *beside_notes(file.scene, named=bool(part.beside))))
+        opened.add(part, file, item)
 
     def _file(self, reference: str, label: str) -> InputFile:
         """Open a file."""
@@ -248,10 +248,19 @@ class SceneOpener:
         return read_sidecar(self.media.path(address))
 
     def _mask(
-        self, mask: MaskRequest, item: StacItem | None, single: SingleScene, label: str, place: str
+        self,
+        single: SingleScene,
+        item: StacItem | None,
+        own: Mapping[MaskKindName, InputFile],
+        label: str,
+        place: str,
     ) -> OpenedMask:
+        assert single.mask is not None  # noqa: S101  (the caller has checked)
+        mask = single.mask
         with naming("The mask"):
             name, address = mask.kind, mask.media
+            if address is None and name is not None and name in own:
+                return OpenedMask(own[name], name, mask_kind(name, mask, None), mask, place, label)
             asset = None if item is None or address is None else item.asset_of(address)
             if name is None or address is None:
                 name, key = find_mask(item, mask)
@@ -291,33 +300,6 @@ def _item(single: SingleScene, media: Media) -> StacItem | None:
             return read_stac_item(document)
 
 
-def _present(part: SceneFile, scene: Scene, item: StacItem | None, *, file: int, before: int) -> Iterator[SceneBand]:
-    """Yield the bands of a file with their names from all sources."""
-    if part.bands is not None and len(part.bands) != len(scene.bands):
-        raise InvalidInput(f"`bands` names {bands_in_words(len(part.bands))}, but the file has {len(scene.bands)}.")
-    asset = item.names_of(part.media) if item else ()
-    for at, band in enumerate(scene.bands):
-        aliases = asset[band.index - 1] if band.index <= len(asset) else ()
-        name = part.bands[at] if part.bands is not None else band.name
-        own = file_name(part.media)
-        sensor = band.sensor or named_sensor([own])
-        yield replace(band, name=name, aliases=aliases, file=file, before=before, file_name=own, sensor=sensor)
-
-
-def _check_names(bands: Sequence[SceneBand], item: StacItem) -> None:
-    """Raise `InvalidInput` if the item has the bands of a file in another order than the file's names say."""
-    found = contradicted(bands, named_sensor(item.platforms))
-    if found is not None:
-        band, own, given = found
-        shown = f"{band.index} {band.name!r}" if band.name else str(band.index)
-        raise InvalidInput(
-            f"The STAC item contradicts the file: band {shown} is {own} in the file, and {given} in the item "
-            f"({', '.join(band.aliases)}). List the item's bands in the file's order, or leave out `stac` and give "
-            "`radiometry`.",
-            errors=[Issue("/input/stac", "has the bands in another order than the file")],
-        )
-
-
 def _radiometry(
     band: InputBand,
     used: Sequence[InputBand],
@@ -347,7 +329,7 @@ def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: boo
     """Return an item's declaration for a band; what it leaves unclear is refused unless it is `settled` elsewhere."""
     example = _example(item, band, unit)
     try:
-        declared = item.declared(band.file.reference, band.band.index, example)
+        declared = item.declared(band.file.in_item, band.band.index, example)
         if declared is not None:
             return declared
         return item.of_band(band.band.names, (band.need.name, *band.need.synonyms), example)
@@ -360,14 +342,14 @@ def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: boo
 def _check_scale(item: StacItem, band: InputBand, unit: float) -> None:
     """Raise `InvalidInput` for a band without a scale in an item that gives the scale of other bands of its asset."""
     names = (band.need.name, *band.need.synonyms)
-    lacking = item.lacking(band.file.reference, band.band.index, band.band.names, names)
+    lacking = item.lacking(band.file.in_item, band.band.index, band.band.names, names)
     if lacking is not None:
         raise unclear_bands(lacking, _example(item, band, unit))
 
 
 def _example(item: StacItem, band: InputBand, unit: float) -> str:
     """Return the `radiometry` of a request in the model's unit, with the scale that the item gives for the file."""
-    one = item.scaling_of(band.file.reference) or Declaration(1e-4)
+    one = item.scaling_of(band.file.in_item) or Declaration(1e-4)
     return request_text((one.scale or 1e-4) * unit, one.offset * unit)
 
 

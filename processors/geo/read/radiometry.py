@@ -16,7 +16,7 @@ from penstock.processors.geo.scene_request import RadiometryRequest
 Source = Literal["request", "sidecar", "stac", "file", "model default", "none"]
 
 #: Kind of validity mask in a file, besides nodata numbers.
-MaskName = Literal["internal mask", "alpha", "external mask"]
+MaskName = Literal["internal mask", "alpha", "external mask", "valid range"]
 
 #: Advice for a picture that was stretched for display.
 PICTURE: Final = (
@@ -108,10 +108,13 @@ def from_request(request: RadiometryRequest) -> Declaration:
 
 
 def from_tags(
-    scales: Sequence[float], offsets: Sequence[float], nodata: Sequence[float | None]
+    scales: Sequence[float], offsets: Sequence[float], nodata: Sequence[float | None], *, physical: bool = False
 ) -> tuple[Declaration, ...]:
-    """Return the declarations in a file's tags for the used bands. Scale 1 and offset 0 everywhere declare nothing."""
-    identity = all(scale == 1 for scale in scales) and all(offset == 0 for offset in offsets)
+    """Return the declarations in a file's tags for the used bands.
+
+    Scale 1 and offset 0 everywhere declare nothing, unless the file declares its numbers as `physical` ones.
+    """
+    identity = not physical and all(scale == 1 for scale in scales) and all(offset == 0 for offset in offsets)
     bands = zip(scales, offsets, nodata, strict=True)
     return tuple(Declaration(None if identity else scale, offset, empty) for scale, offset, empty in bands)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +38,37 @@ _DRIVERS = {
     b"\xff\x4f\xff\x51": "JP2OpenJPEG",
 }
 #: Maximum block size; GDAL decodes whole blocks.
-_MAX_BLOCK_BYTES = 256 * 2**20
+MAX_BLOCK_BYTES = 256 * 2**20
 #: Minimum rows per read; lower blocks are combined.
 _MIN_CHUNK_ROWS = 64
+
+
+class ScenePart(Protocol):
+    """A raster inside a file of several, such as a variable of a NetCDF file."""
+
+    def open(self, path: Path) -> Any:
+        """Return a dataset (rasterio), or what reads pixels like one. Raises `MediaUnreadable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ValidNumbers:
+    """Numbers that are data, besides the nodata number: those in a range, without further fill values."""
+
+    low: float | None = None
+    high: float | None = None
+    missing: tuple[float, ...] = ()
+    #: True if the file declares the range, as `valid_range` does.
+    declared: bool = False
+
+    def of(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return bool: True where a number is data."""
+        valid = np.ones(numbers.shape, bool)
+        if self.low is not None:
+            valid &= numbers >= self.low
+        if self.high is not None:
+            valid &= numbers <= self.high
+        return valid & ~np.isin(numbers, self.missing) if self.missing else valid
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +100,12 @@ class Scene:
     rpcs: Any | None = None
     #: Path and header of a mask in a file of its own: one band for all bands, or as many as the file has.
     outer_mask: tuple[Path, Scene] | None = None
+    #: The raster inside its file; None for a file that is one raster.
+    part: ScenePart | None = None
+    #: Numbers that are data, if the file declares more than a nodata number.
+    valid: ValidNumbers | None = None
+    #: True if the file declares its scale and offset, even 1 and 0.
+    physical: bool = False
 
     @property
     def chunk_rows(self) -> int:
@@ -83,8 +116,10 @@ class Scene:
     def mask(self) -> MaskName | None:
         """Kind of validity mask in the file, besides nodata numbers."""
         match self.mask_band:
+            case None if self.outer_mask is not None:
+                return "external mask"
             case None:
-                return None if self.outer_mask is None else "external mask"
+                return "valid range" if self.valid is not None and self.valid.declared else None
             case 0:
                 return "internal mask"
             case _:
@@ -93,7 +128,9 @@ class Scene:
     def declared(self, bands: Sequence[SceneBand]) -> tuple[Declaration, ...]:
         """Return the radiometry that the file's tags declare for the used bands."""
         at = [band.index - 1 for band in bands]
-        return from_tags([self.scales[i] for i in at], [self.offsets[i] for i in at], [self.nodata[i] for i in at])
+        scales, offsets = ([each[i] for i in at] for each in (self.scales, self.offsets))
+        nodata = [self.nodata[i] for i in at]
+        return from_tags(scales, offsets, nodata, physical=self.physical)
 
 
 def read_scene(path: Path, limits: Limits) -> Scene:
@@ -102,9 +139,16 @@ def read_scene(path: Path, limits: Limits) -> Scene:
     Raises `MediaUnreadable` for unsupported files, `MediaTooLarge` for more pixels than the model's limit, and
     `InvalidInput` for an unusable data type or georeference.
     """
-    driver = _driver(path)
-    with opened(path, driver) as dataset, reading("The scene's header cannot be read"):
-        scene = _scene(dataset, driver)
+    return read_header(path, _driver(path), limits)
+
+
+def read_header(path: Path, driver: str, limits: Limits, part: ScenePart | None = None) -> Scene:
+    """Return the header of a raster file, or of a raster inside a file. Raises the errors of `read_scene`."""
+    with (
+        _open(path, driver) if part is None else part.open(path) as dataset,
+        reading("The scene's header cannot be read"),
+    ):
+        scene = replace(_scene(dataset, driver), part=part)
         _check_size(dataset, scene, limits)
     return scene
 
@@ -143,7 +187,7 @@ class FileRows:
         if self._scene.outer_mask is None:
             yield from self._chunks(box, None)
             return
-        outer = open_dataset(self._scene.outer_mask[0], "GTiff")  # no `with`: the thread that ends it may be another
+        outer = open_dataset(*self._scene.outer_mask)  # no `with`: the thread that ends it may be another
         try:
             yield from self._chunks(box, outer)
         finally:
@@ -185,20 +229,24 @@ class FileRows:
                 valid &= band != nodata
             if band.dtype.kind == "f":
                 valid &= np.isfinite(band)
+            if self._scene.valid is not None:
+                valid &= self._scene.valid.of(band)
         return valid
 
 
-@contextmanager
-def opened(path: Path, driver: str) -> Iterator[Any]:
-    """Open a raster file with one driver, and close it at the end of the block. Raises `MediaUnreadable`."""
-    with open_dataset(path, driver) as dataset:
-        yield dataset
+def open_dataset(path: Path, scene: Scene) -> Any:
+    """Return the open raster of a header, a context manager; any thread may close it. Raises `MediaUnreadable`."""
+    return _open(path, scene.driver) if scene.part is None else scene.part.open(path)
 
 
-def open_dataset(path: Path, driver: str) -> Any:
-    """Return a raster file, opened with one driver; any thread may close it. Raises `MediaUnreadable`."""
-    with reading("The scene cannot be opened"), without_georeference(), decoding(size_bytes=path.stat().st_size):
-        return rasterio.open(path, driver=driver)
+def _open(path: Path, driver: str) -> Any:
+    return open_raster(str(path), driver, path.stat().st_size)
+
+
+def open_raster(name: str, driver: str, size_bytes: int) -> Any:
+    """Return a raster that GDAL opens with one driver, by its path or by a `/vsi...` name. Raises `MediaUnreadable`."""
+    with reading("The scene cannot be opened"), without_georeference(), decoding(size_bytes=size_bytes):
+        return rasterio.open(name, driver=driver)
 
 
 def is_tiff(path: Path) -> bool:
@@ -301,10 +349,10 @@ def _check_size(dataset: Any, scene: Scene, limits: Limits) -> None:
     rows, columns = dataset.block_shapes[0]
     interleaved = dataset.count if dataset.interleaving is not None and dataset.interleaving.name == "pixel" else 1
     block_bytes = rows * columns * interleaved * np.dtype(scene.dtype).itemsize
-    if block_bytes > _MAX_BLOCK_BYTES:
+    if block_bytes > MAX_BLOCK_BYTES:
         raise MediaTooLarge(
             f"The scene's blocks of {columns} x {rows} pixels take {block_bytes:,} bytes each; at most "
-            f"{_MAX_BLOCK_BYTES:,} are allowed. Write a tiled file, e.g. with `gdal_translate -co TILED=YES`."
+            f"{MAX_BLOCK_BYTES:,} are allowed. Write a tiled file, e.g. with `gdal_translate -co TILED=YES`."
         )
 
 

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.processors.geo.read.grids import Factor
+from penstock.processors.geo.read.input_file import InputFile
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.masks import ClearPixels, ClearRows, MaskRows, SceneMask, mostly_hidden
 from penstock.processors.geo.read.merge import MergedRows, MosaicPart
 from penstock.processors.geo.read.mosaic import DateScenes, Member, rescaled_dtype
-from penstock.processors.geo.read.opened_scene import InputFile
 from penstock.processors.geo.read.placement import Placement, Shift, ShiftedRows
-from penstock.processors.geo.read.raster import FileRows, opened
+from penstock.processors.geo.read.raster import FileRows, open_dataset
 from penstock.processors.geo.read.resample import Chunk, coarse_box
 from penstock.processors.geo.read.row_stream import FileLayer, RowReader, SceneRows
 from penstock.processors.geo.read.stepped_file import SteppedFile
@@ -155,7 +155,7 @@ def open_clear(inputs: Inputs) -> Iterator[dict[int, ClearPixels]]:
 
 
 def _open(stack: ExitStack, files: Sequence[InputFile]) -> Datasets:
-    found = {file: stack.enter_context(opened(file.path, file.scene.driver)) for file in dict.fromkeys(files)}
+    found = {file: stack.enter_context(open_dataset(file.path, file.scene)) for file in dict.fromkeys(files)}
     return {file: partial(_same, dataset) for file, dataset in found.items()}
 
 

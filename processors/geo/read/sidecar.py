@@ -64,7 +64,11 @@ class Sidecar:
 
 def read_sidecar(path: Path) -> Sidecar:
     """Read a product's metadata. Raises `MediaUnreadable` for any other document, `MediaTooLarge` for a huge one."""
-    text = read_text(path, _WHAT)
+    return parse_sidecar(read_text(path, _WHAT))
+
+
+def parse_sidecar(text: str) -> Sidecar:
+    """Return a product's metadata from a document's text. Raises `MediaUnreadable` for any other document."""
     if text.lstrip().startswith("<"):
         root = parse_xml(text, _WHAT)
         return Sidecar(_sentinel2(root), parse_time(root.findtext(".//PRODUCT_START_TIME")), ("Sentinel-2",))

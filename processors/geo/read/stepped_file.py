@@ -32,7 +32,7 @@ class SteppedFile:
         self, path: Path, scene: Scene, file: PartialTiff, box: Box, bands: Sequence[int], fetching: Executor, *,
         step_bytes: int = STEP_BYTES,
     ) -> None:  # fmt: skip
-        self._path, self._driver, self._file, self._bands = path, scene.driver, file, bands
+        self._path, self._scene, self._file, self._bands = path, scene, file, bands
         self._fetching = fetching
         self._steps = tuple(_steps(file, box, bands, scene.chunk_rows, step_bytes))
         #: Fetches that have begun, by step; None for those that have ended.
@@ -52,7 +52,7 @@ class SteppedFile:
             self._begun[at] = None
         if waiting or self._dataset is None:
             self.close()
-            self._dataset = open_dataset(self._path, self._driver)
+            self._dataset = open_dataset(self._path, self._scene)
         return self._dataset
 
     def close(self) -> None:

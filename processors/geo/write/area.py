@@ -28,8 +28,6 @@ _MAX_NODES = 256
 #: Distance of the measured points in metres, far above the error of inverse projections (at most a millimetre).
 _STEP_M = 100.0
 _EARTH_M = 6_371_000.0
-#: Bytes of the largest weights that are kept, and number of boxes with weights that are kept.
-_KEPT_BYTES, _KEPT_BOXES = 64 * 1024, 128
 
 
 class PixelArea:
@@ -43,12 +41,11 @@ class PixelArea:
         a, b, _, d, e, _ = tuple(transform)[:6]
         self._rows = _nodes(height, hypot(b, e) * ground.unit_m)
         self._columns = _nodes(width, hypot(a, d) * ground.unit_m)
-        self._down, self._along = _Side(self._rows), _Side(self._columns)
 
     def of(self, box: Box) -> Floats:
         """Return float64 (rows, columns): each pixel's area in m², NaN outside the area of the CRS."""
-        rows, down, i = self._down.of(box.top, box.bottom)
-        columns, along, j = self._along.of(box.left, box.right)
+        rows, columns = _centres(box.top, box.bottom), _centres(box.left, box.right)
+        (down, i), (along, j) = _weights(self._rows, rows), _weights(self._columns, columns)
         nodes = self._m2[i, j]
         unknown = np.isnan(nodes)
         m2 = np.asarray(down @ np.where(unknown, 0, nodes) @ along.T)
@@ -95,26 +92,6 @@ class PixelArea:
         a, b, c, d, e, f = tuple(self._transform)[:6]
         x, y = a * columns + b * rows + c, d * columns + e * rows + f
         return self._ground.density(x, y) * abs(float(self._transform.determinant))
-
-
-class _Side:
-    """Weights of a scene's nodes along one side. Those of small boxes are kept: tiles beside each other share them."""
-
-    def __init__(self, nodes: Integers) -> None:
-        self._nodes = nodes
-        self._kept: dict[tuple[int, int], tuple[Floats, Floats, slice]] = {}
-
-    def of(self, first: int, last: int) -> tuple[Floats, Floats, slice]:
-        """Return the centres of pixels, their weights (pixels, nodes), and the slice of the used nodes."""
-        found = self._kept.get((first, last))
-        if found is None:
-            centres = _centres(first, last)
-            found = centres, *_weights(self._nodes, centres)
-            if found[1].nbytes <= _KEPT_BYTES:
-                if len(self._kept) == _KEPT_BOXES:
-                    self._kept.clear()
-                self._kept[first, last] = found
-        return found
 
 
 class _Ground:

@@ -157,7 +157,7 @@ def require_files(texts: Iterable[str]) -> None:
 
 
 _MEDIA_SUFFIXES = (
-    ".tif", ".tiff", ".jp2", ".jpg", ".jpeg", ".png", ".webp", ".avif", ".heic", ".heif",
+    ".tif", ".tiff", ".jp2", ".nc", ".nc4", ".h5", ".hdf5", ".jpg", ".jpeg", ".png", ".webp", ".avif", ".heic", ".heif",
     ".wav", ".mp3", ".flac", ".ogg", ".mp4", ".mov", ".mkv",
     ".csv", ".parquet", ".zip", ".safe", ".safetensors", ".npy", ".jsonl",
 )  # fmt: skip

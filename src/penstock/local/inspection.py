@@ -86,8 +86,6 @@ def _warm_up(engine: Engine, found: ModelFinding) -> ModelFinding:
     except Exception as error:  # a fault of the processor is a finding, too
         return replace(found, problems=(f"its dummy request failed: {type(error).__name__}: {error}",))
     note = f"loaded in {warmth.load_s:.1f} s, warmed up in {warmth.warm_up_s:.2f} s"
-    if warmth.batch < warmth.largest_batch:
-        note += f", batches of {warmth.batch} (of {warmth.largest_batch} that fit)"
     return replace(found, notes=(*found.notes, note), warm_up_s=warmth.warm_up_s)
 
 
@@ -138,6 +136,8 @@ def _runner_problem(record: Model) -> str | None:
 def _notes(record: Model) -> Iterator[str]:
     if record.sha256 is None and not record.files and not Runners.installed().is_served(record):
         yield "no hashes are pinned"
+    if record.measure_batch:
+        yield "measure_batch has no effect any more: `penstock models tune` measures batches"
     removed = REMOVED_OPTIONS if record.runner in _READ_THEM else {}
     for name in sorted(set(record.options) & set(removed)):
         yield f"options.{name} has no effect any more: {removed[name]}"

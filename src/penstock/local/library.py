@@ -240,8 +240,8 @@ class Engine:
             self._engine.load(work.model, check=callbacks.check)
             count = _Count(session, callbacks)
             outputs = self._engine.run(
-                work.model, session.prompts, check=count.check, cost=session.cost, on_batch=count.batched,
-                ready=session.ready,
+                work.model, session.prepared.prompts, check=count.check, cost=session.prepared.cost,
+                on_batch=count.batched, ready=session.ready,
             )  # fmt: skip
             with closing(outputs):
                 return session.finish(count.outputs(outputs))
@@ -251,9 +251,9 @@ class _Count:
     """Counts the progress of a run: by outputs, and between them by the device's steps."""
 
     def __init__(self, session: Session, callbacks: _Callbacks) -> None:
-        self._steps, self._callbacks = session.steps, callbacks
-        total = None if session.count is None else session.count * session.steps
-        self._progress = Progress(0, total, session.unit)
+        self._steps, self._callbacks = session.prepared.steps, callbacks
+        total = None if session.prepared.count is None else session.prepared.count * session.prepared.steps
+        self._progress = Progress(0, total, session.prepared.unit)
         #: Progress in prompts. The engine's thread adds to it, this thread reads it.
         self._further = 0.0
 

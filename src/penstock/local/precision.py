@@ -122,8 +122,8 @@ def compare(work: Work, processing: Processing, engine: Engine, *, sample: str, 
             return next(output for output in outputs if not output.partial)
 
     with processing.open(work, check=check, say=lambda _: None) as session:
-        prompts = _watched(session.prompts, waiting)
-        with closing(engine.run(model, prompts, check=check, cost=session.cost)) as outputs:
+        prompts = _watched(session.prepared.prompts, waiting)
+        with closing(engine.run(model, prompts, check=check, cost=session.prepared.cost)) as outputs:
             session.finish(_tallied(outputs, waiting, answer, tally))
     return tally.result(sample)
 

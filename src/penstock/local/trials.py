@@ -202,7 +202,7 @@ def _prompt(model: Model) -> Prompt:
         work = processing.dummy(model, Path(folder) / "dummy")
         largest = LargestPrompt()
         with processing.open(work, check=_never, say=lambda _: None) as session:
-            for _ in largest.watch(session.prompts):
+            for _ in largest.watch(session.prepared.prompts):
                 break
     if largest.prompt is None:
         raise ConfigError(f"the dummy request of {model.name} has no prompt: there is nothing to measure")

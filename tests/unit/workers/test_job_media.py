@@ -13,10 +13,8 @@ from penstock.errors import FetchFailed, MediaNotFound, MediaRefused, PenstockEr
 from penstock.functions.wire import MAX_ARRAYS, SMALL_BYTES, prepare
 from penstock.intake.local_media import LocalMedia
 from penstock.processors.links import LinkedFile
-from penstock.workers.input_digests import InputDigests
-from penstock.workers.io.work_json import held_media
 from penstock.workers.job_media import HELD_BYTES, MAX_HELD, JobMedia
-from penstock.workers.processing import Work
+from penstock.workers.processing import Work, held_media
 from tests.contract.test_processing import MODEL
 
 
@@ -52,14 +50,13 @@ class Store:
 def test_small_media_stay_in_memory_while_one_message_holds_them(
     sizes: list[int], held: list[int], tmp_path: Path
 ) -> None:
-    counted, digests = list[int](), InputDigests()
-    media = JobMedia(Store(sizes), tmp_path, counted.append, left_bytes=HELD_BYTES, digests=digests)
+    counted = list[int]()
+    media = JobMedia(Store(sizes), tmp_path, counted.append, left_bytes=HELD_BYTES, hashed=True)
     for number in range(len(sizes)):
         media.add(str(number), by_range=False)
     assert [int(reference) for reference, file in media.files.items() if file.data is not None] == held
     assert counted == [media.sizes[str(number)] for number in range(len(sizes))] == sizes
-    found = digests.finish(lambda: None)
-    assert found == {str(number): hashlib.sha256(bytes(size)).hexdigest() for number, size in enumerate(sizes)}
+    assert media.hashes == {str(number): hashlib.sha256(bytes(size)).hexdigest() for number, size in enumerate(sizes)}
     packed = prepare(held_media(Work(MODEL, {}, dict(media.files), tmp_path)))
     assert sum(map(len, packed.parts)) <= SMALL_BYTES
     assert len(packed.rows) <= MAX_ARRAYS

@@ -222,15 +222,6 @@ def test_a_model_that_no_earlier_worker_warmed_up_is_warmed_up(
     assert stock.processing.dummies == ["here"]
 
 
-def test_a_model_whose_batches_are_measured_is_warmed_up_although_a_job_waits(
-    open_stock: Callable[..., Stock],
-) -> None:
-    measured = MODEL.model_copy(update={"measure_batch": True})
-    stock = open_stock(measured, awaited=[earlier(measured)])
-    stock.wait_ready("here")
-    assert stock.processing.dummies == ["here"]
-
-
 def test_a_model_that_cannot_be_loaded_any_more_has_a_problem_although_jobs_wait(
     open_stock: Callable[..., Stock],
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,11 +13,10 @@ from typing import Any
 import pytest
 
 from penstock import __version__
-from penstock.errors import Canceled
 from penstock.models import Model
 from penstock.workers import provenance as module
 from penstock.workers.engine.device_class import device_class
-from penstock.workers.input_digests import SMALL_BYTES, Input, InputDigests
+from penstock.workers.job_media import Input
 from penstock.workers.provenance import (
     MAX_INPUTS,
     Course,
@@ -155,28 +153,3 @@ def test_software_that_no_process_of_ours_sends_is_left_out(sent: object) -> Non
 
 def test_versions_that_are_no_short_text_are_left_out() -> None:
     assert checked_software({"a": "1", "b": 2, "c": "x" * 101}) == {"a": "1"}
-
-
-@pytest.mark.parametrize("size", [0, 10, SMALL_BYTES + 1])
-def test_small_and_large_files_are_hashed(tmp_path: Path, size: int) -> None:
-    (tmp_path / "a").write_bytes(b"x" * size)
-    digests = InputDigests()
-    digests.begin("r", tmp_path / "a")
-    for _ in range(2):
-        assert digests.finish(lambda: None) == {"r": sha256(b"x" * size).hexdigest()}
-    digests.close()
-
-
-def test_a_check_ends_the_wait_for_a_digest(tmp_path: Path) -> None:
-    fifo = tmp_path / "a"
-    os.mkfifo(fifo)
-
-    def check() -> None:
-        raise Canceled
-
-    digests = InputDigests()
-    digests.begin_large("r", fifo)  # its thread waits for a writer
-    with pytest.raises(Canceled):
-        digests.finish(check)
-    fifo.open("wb").close()
-    digests.close()

@@ -15,12 +15,12 @@ from penstock.errors import DeviceLost, Drained, ExecutionTimeout, InvalidInput,
 from penstock.models import Limits, MediaReference, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, OutputSpec, Prepared, Prompt, Result
 from penstock.processors.registry import Registry
-from penstock.workers.engine.base import Check, Runner
+from penstock.workers.engine.base import Runner
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.fake import FakeRunner, FakeState, load_fake
 from penstock.workers.engine.runners import Runners
 from penstock.workers.processing import InThread
-from penstock.workers.warmup import MEASURE_S, MEASURE_SHARE, warm, warm_up
+from penstock.workers.warmup import warm, warm_up
 from tests.support.engine_jobs import WAIT_S, a_model, never, numbers, run_all
 
 #: The limits that dummies were asked for.
@@ -156,34 +156,6 @@ def test_the_cost_of_a_batch_bounds_the_largest_too(
     assert warm(model, processing, engine, tmp_path / "dummy", check=never).largest_batch == 2
 
 
-class Asked(BatchingEngine):
-    """An engine that takes notes of the measurements it is asked for, and answers 2."""
-
-    def __init__(self) -> None:
-        super().__init__(Runners.of({"fake": load_fake}))
-        self.asked: list[tuple[int, int, float]] = []
-
-    def measure(self, model: Model, prompt: Prompt, most: int, *, within_s: float, check: Check) -> int:  # noqa: ARG002
-        self.asked.append((prompt.cost, most, within_s))
-        return 2
-
-
-def test_batches_are_measured_only_where_the_record_says_so_and_in_a_share_of_the_time(
-    processing: InThread, tmp_path: Path
-) -> None:
-    with closing(Asked()) as engine:
-        plain = warm(a_model(max_batch=8), processing, engine, tmp_path / "dummy", check=never)
-        assert (plain.largest_batch, plain.batch, engine.asked) == (8, 8, [])
-        one = warm(a_model("one", measure_batch=True), processing, engine, tmp_path / "dummy", check=never)
-        assert (one.largest_batch, one.batch, engine.asked) == (1, 1, []), "one prompt at a time leaves no choice"
-        model = a_model("eight", max_batch=8, measure_batch=True)
-        report = warm(model, processing, engine, tmp_path / "dummy", check=never)
-        ((cost, most, within_s),) = engine.asked
-        assert (report.largest_batch, report.batch, cost, most) == (8, 2, 4, 8)
-        longest_s = MEASURE_SHARE * (report.load_s + report.warm_up_s + 0.002)  # both are rounded
-        assert MEASURE_S <= within_s <= max(MEASURE_S, longest_s)
-
-
 def test_models_that_fail_are_named_with_the_reason_and_the_others_are_ready(
     processing: InThread, tmp_path: Path
 ) -> None:
@@ -194,13 +166,13 @@ def test_models_that_fail_are_named_with_the_reason_and_the_others_are_ready(
         return FakeRunner(on_step=fail) if model.name == "wrong" else load_fake(model)
 
     models = [a_model(name) for name in ("a", "broken", "wrong", "b")]
-    models.append(a_model("cold", warm_up=False))
     models.append(a_model("unknown").model_copy(update={"runner": "warp"}))
     said = Said()
     with closing(BatchingEngine(Runners.of({"fake": load}))) as engine:
-        warm_up(models, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
+        for model in models:
+            warm_up(model, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
         assert run_all(engine, a_model("a"), numbers([1])) == [1]
-    assert said.ready == ["cold", "a", "b"], "a model without a warm-up is ready at once"
+    assert said.ready == ["a", "b"]
     assert {name: error.code for name, error in said.failed.items()} == {
         "broken": "model_unavailable",
         "wrong": "processor_failed",
@@ -210,18 +182,15 @@ def test_models_that_fail_are_named_with_the_reason_and_the_others_are_ready(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_drain_ends_a_warm_up_without_a_word_on_what_is_left(
-    processing: InThread, engine: BatchingEngine, tmp_path: Path
-) -> None:
+def test_a_drain_ends_a_warm_up_without_a_word(processing: InThread, engine: BatchingEngine, tmp_path: Path) -> None:
     draining = threading.Event()
 
     def check() -> None:
         if draining.is_set():
             raise Drained
 
-    models = [a_model("a", on_step=lambda _: draining.set()), a_model("b")]
-    said = Said()
-    warm_up(models, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail, check=check)
+    model, said = a_model("a", on_step=lambda _: draining.set()), Said()
+    warm_up(model, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail, check=check)
     assert (said.ready, said.failed) == ([], {})
 
 
@@ -244,8 +213,8 @@ def test_a_device_that_is_lost_while_warming_up_fails_what_is_left(
         raise DeviceLost
 
     said = Said()
-    models = [a_model("a"), a_model("b", on_step=lose), a_model("c")]
-    warm_up(models, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
+    for model in (a_model("a"), a_model("b", on_step=lose), a_model("c")):
+        warm_up(model, processing, engine, tmp_path, ready=said.ready.append, failed=said.fail)
     assert said.ready == ["a"]
     assert {name: error.code for name, error in said.failed.items()} == {"b": "device_lost", "c": "device_lost"}
     assert engine.lost

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,14 @@ from PIL import Image
 from torch import nn
 
 from penstock.errors import InvalidInput, ProcessorFailed, first_line
+from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.processors.image_generation.calls import PARAMETERS, Task
-from penstock.workers.engine.base import Continue, Done, Step
+from penstock.workers.engine.base import Continue, Done, Runner, Step
 from penstock.workers.engine.diffusers.loop import Loop, pixels
-from penstock.workers.engine.diffusers.parts import diffusers
+from penstock.workers.engine.diffusers.parts import Directory, diffusers, log
 from penstock.workers.engine.resumable import Pause, Paused, Resumable, Returned
-from penstock.workers.engine.torch.device import TorchDevice
+from penstock.workers.engine.torch.device import TorchDevice, weights_bytes
 
 _REQUIRED = ("task", "width", "height", "steps", "seed")
 #: Further values that a prompt of a task needs; other tasks need a text.
@@ -251,3 +252,28 @@ def pipelines_of(base: Any, tasks: Mapping[Task, Any]) -> Mapping[Task, Any]:
         task: getattr(diffusers(), f"AutoPipelineFor{makers[task]}").from_pipe(base) if task in makers else base
         for task in tasks
     }
+
+
+def load_diffusers(model: Model) -> Runner:
+    """Load a directory in the record's precision; raise `ModelUnavailable` for a missing, damaged or unknown part."""
+    directory = Directory.of(model)
+    if (directory.path / "safety_checker").is_dir():
+        log.warning("diffusers.safety_checker_left_out", model=model.name)
+    device = TorchDevice.of(model)
+    networks = {part: directory.network(part, device.dtype) for part in directory.networks}
+    runner = CallRunner(
+        pipelines_of(directory.base(networks), directory.pipeline.calls),
+        list(networks.values()),
+        replace(device, dtype=torch.float32),  # no precision but that of the weights
+        max_batch=model.max_batch,
+        memory_bytes=sum(map(weights_bytes, networks.values())),
+        together=not device.is_cpu,
+    )
+    for module in runner.modules:
+        device.place(module)
+    return runner
+
+
+def check_diffusers(model: Model) -> None:
+    """Check the files that `load_diffusers` would load, without reading weights; raise `ModelUnavailable`."""
+    Directory.of(model)

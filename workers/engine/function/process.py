@@ -28,6 +28,8 @@ from penstock.models import Model
 _STALL_S = 30.0
 #: Seconds that a process may take to end by itself.
 _END_S = 1.0
+#: Seconds between two looks at the time while a message is waited for.
+_LOOK_S = 0.2
 #: Last lines of a process that its end is told with.
 _LAST_LINES = 5
 #: Lines of one second that are logged, and reads of the pipe at a time.
@@ -55,19 +57,22 @@ class ModelProcess:
         secrets: Sequence[str] = (),
         gpu: bool = False,
         folder: Path | None = None,
+        env: Mapping[str, str] = MappingProxyType({}),
+        too_long: str = "it took too long to load (`timeout_s` of its decorator)",
         value: Mapping[str, Any] = MappingProxyType({}),
         **init: Any,
     ) -> None:
         """Start `module` in a process of the environment of `python`, and send it `init` with these fields and `value`.
 
         It may take `within_s` to load the model, and use the `network` (True: all of it), the variables `secrets` of
-        the environment and, with `gpu`, the device. It runs in `folder`, else in one of its own. Raises `OSError`.
+        the environment, those of `env` and, with `gpu`, the device. It runs in `folder`, else in one of its own.
+        `too_long` is the reason of its end after `within_s`. Raises `OSError`.
         """
         self._model = model
-        self._load_by = time.monotonic() + within_s
+        self._load_by, self._too_long = time.monotonic() + within_s, too_long
         self._second, self._logged, self._writes = 0, 0, True
         self._folder = tempfile.TemporaryDirectory(prefix="model-", ignore_cleanup_errors=True)
-        env = environment_of(python, network=bool(network), secrets=secrets, gpu=gpu)
+        given = environment_of(python, network=bool(network), secrets=secrets, gpu=gpu)
         ours, theirs = socket.socketpair()
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
@@ -75,7 +80,7 @@ class ModelProcess:
             self._process = subprocess.Popen(
                 [str(python), "-P", "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                cwd=folder or self._folder.name, env=env, start_new_session=True,
+                cwd=folder or self._folder.name, env={**given, **env}, start_new_session=True,
             )  # fmt: skip
         except OSError:
             ours.close()
@@ -185,13 +190,22 @@ class ModelProcess:
 
     def _next(self) -> dict[str, Any]:
         """Return the next message, however long it takes to come: a model may load for minutes."""
-        while self.wire not in select.select(self.files, [], [], 0.2)[0]:
-            self.drain()
+        while True:
+            with suppress(TimeoutError):
+                return self.receive(_LOOK_S)
             if time.monotonic() > self._load_by:
-                self.kill("was ended: it took too long to load (`timeout_s` of its decorator)")
+                self.kill(f"was ended: {self._too_long}")
             elif self._stopped():
                 self.kill(_CLOSED)
-        return self.wire.receive()
+
+    def receive(self, within_s: float) -> dict[str, Any]:
+        """Return the next message; raise `TimeoutError` without one in time, and the errors of `Wire.receive`."""
+        until = time.monotonic() + within_s
+        while (left_s := until - time.monotonic()) > 0:
+            if self.wire in select.select(self.files, [], [], min(_LOOK_S, left_s))[0]:
+                return self.wire.receive()
+            self.drain()
+        raise TimeoutError
 
 
 def interpreter_of(model: Model) -> Path:
@@ -216,6 +230,8 @@ def failure(model: str, message: Mapping[str, Any]) -> ServiceError:
 
 def ending(code: int) -> str:
     """Return how a process ended, by its exit status; negative: by a signal."""
+    if code == -signal.SIGKILL:
+        return "was ended by SIGKILL, as when memory runs out"
     return f"was ended by {_signal(-code)}" if code < 0 else f"ended with the exit status {code}"
 
 

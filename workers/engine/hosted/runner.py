@@ -1,4 +1,4 @@
-"""A runner in a model process: the worker sends it prompts as they come, then batches of them, and takes the answers.
+"""A runner in a model process: the worker sends it batches of prompts, and takes the answers.
 
 The device's loop has an interpreter to itself there: a forward pass is several hundred launches, each of which would
 wait for the threads of jobs (`docs/decisions/0117-pictures-in-model-processes.md`).
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -21,34 +20,15 @@ from typing import Any
 import structlog
 
 from penstock.errors import ModelProcessEnded, ModelUnavailable, PenstockError, ProcessorFailed
-from penstock.functions.wire import MAX_ARRAYS, Closed, Prepared, Unsendable, prepare
+from penstock.functions.wire import Closed, Prepared, Unsendable, prepare
 from penstock.models import Model
 from penstock.processors.base import Prompt
-from penstock.workers.engine.base import Hosting, Step, Stepped, shapes_of
+from penstock.workers.engine.base import UNDER_WAY, Hosting, Step, Stepped, shapes_of
 from penstock.workers.engine.function.driver import GRACE_S, Driver
 from penstock.workers.engine.function.process import ModelProcess, here, interpreter_of
 from penstock.workers.engine.hosted.messages import error_of, prompt_value, steps_of
-from penstock.workers.engine.line import DEPTH
-
-#: Prompts that go to the process together before their batch is known: fewer messages cost less of the interpreter.
-GROUP = 8
 
 log = structlog.get_logger(__name__)
-
-
-class HeldPrompt:
-    """A prompt of which the process has a copy; the process drops the copy after this object's end."""
-
-    __slots__ = ("_forgotten", "number", "prepared", "process")
-
-    def __init__(self, prepared: Prepared, number: int, forgotten: deque[int]) -> None:
-        self.prepared, self.number = prepared, number
-        #: The process that it was sent to.
-        self.process: ModelProcess | None = None
-        self._forgotten = forgotten
-
-    def __del__(self) -> None:
-        self._forgotten.append(self.number)
 
 
 @dataclass(eq=False, slots=True)
@@ -56,7 +36,7 @@ class SentBatch:
     """A batch that waits, or that the process works on."""
 
     number: int
-    states: Sequence[HeldPrompt]
+    states: Sequence[Prepared]
     wanted: Callable[[], bool]
     answer: Future[Stepped] = field(default_factory=Future)
     #: Time at which the process is killed, after nobody waits for the batch any more.
@@ -76,10 +56,6 @@ class HostedRunner(Driver):
         self._numbers = count(1)
         #: True when the process has told that its device is lost.
         self._lost = False
-        #: Prompts that were not yet sent.
-        self._ready: deque[HeldPrompt] = deque()
-        #: Numbers of prompts that nobody needs any more; the next batch tells them.
-        self._forgotten: deque[int] = deque()
         self.max_batch, self.memory_bytes, self.takes_numbers = model.max_batch, 0, False
         self.begin_driving()
 
@@ -91,8 +67,8 @@ class HostedRunner(Driver):
             return self._hosting.of_any_shape
         return shapes_of(prompt), *(repr(prompt.data.get(name)) for name in self._hosting.shared)
 
-    def admit(self, prompt: Prompt) -> HeldPrompt:
-        """Have the prompt sent to the process, which admits it while it works on a batch.
+    def admit(self, prompt: Prompt) -> Prepared:
+        """Return a prompt as its batch sends it; the process admits it while it works on the batch before.
 
         Raises `ProcessorFailed` for a value that is neither JSON nor an array.
         """
@@ -101,13 +77,9 @@ class HostedRunner(Driver):
             json.dumps(prepared.value)  # else a message with other prompts would fail
         except (TypeError, ValueError) as error:
             raise ProcessorFailed(f"the model {self.name!r} failed: {error}") from error
-        state = HeldPrompt(prepared, next(self._numbers), self._forgotten)
-        self._ready.append(state)
-        if len(self._ready) >= GROUP:
-            self.poke()
-        return state
+        return prepared
 
-    def begin(self, states: Sequence[HeldPrompt], wanted: Callable[[], bool]) -> Future[Stepped]:
+    def begin(self, states: Sequence[Prepared], wanted: Callable[[], bool]) -> Future[Stepped]:
         """Send a batch, of which the process works on one after another."""
         batch = SentBatch(next(self._numbers), states, wanted)
         self._queue.append(batch)
@@ -116,7 +88,7 @@ class HostedRunner(Driver):
             self.fail_all(ProcessorFailed(f"the model {self.name!r} failed: its process could not be driven"))
         return batch.answer
 
-    def step(self, states: Sequence[HeldPrompt]) -> Sequence[Step]:
+    def step(self, states: Sequence[Prepared]) -> Sequence[Step]:
         """Send a batch and wait for its answers; raise the first error of a prompt."""
         steps = self.begin(states, lambda: True).result().steps
         if failed := [step for step in steps if isinstance(step, PenstockError)]:
@@ -135,46 +107,27 @@ class HostedRunner(Driver):
         self.takes_numbers = bool(ready["takes_numbers"])
 
     def send(self, process: ModelProcess) -> None:
-        """Send prompts in groups, and the next batches: so many that the process never waits for one."""
-        self._cancel(process)
-        while len(self._ready) >= GROUP:
-            with suppress(ProcessorFailed):  # their batch tells
-                self._send_prompts([self._ready.popleft() for _ in range(GROUP)], process)
-        while self._queue and len(self._sent) < DEPTH:
+        """Send the next batches: so many that the process never waits for one."""
+        self._end_unwanted(process)
+        while self._queue and len(self._sent) < UNDER_WAY:
             batch = self._queue.popleft()
             if not batch.wanted():
                 _fail(batch, ProcessorFailed("nobody waits for this batch"))
                 continue
-            self._sent[batch.number] = batch  # before its prompts go: the process may end meanwhile
+            self._sent[batch.number] = batch  # before it goes: the process may end meanwhile
             try:
-                self._send_prompts(batch.states, process)
-            except ProcessorFailed as error:
-                _fail(self._sent.pop(batch.number), error)
-                continue
-            prompts = [state.number for state in batch.states]
-            forget = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
-            process.wire.send("batch", id=batch.number, prompts=prompts, forget=forget)
-
-    def _send_prompts(self, states: Sequence[HeldPrompt], process: ModelProcess) -> None:
-        """Send those of the prompts that the process does not have, in few messages."""
-        for group in _groups([state for state in states if state.process is not process]):
-            try:
-                ids = [state.number for state in group]
-                process.wire.send_prepared("prompts", [state.prepared for state in group], ids=ids)
+                process.wire.send_prepared("batch", batch.states, id=batch.number)
             except Unsendable as error:
-                raise ProcessorFailed(f"the model {self.name!r} failed: {error}") from error
-            for state in group:
-                state.process = process
+                _fail(self._sent.pop(batch.number), ProcessorFailed(f"the model {self.name!r} failed: {error}"))
 
-    def _cancel(self, process: ModelProcess) -> None:
-        """Cancel batches for which nobody waits, and end a process that goes on with one."""
-        now = time.monotonic()
-        for batch in self._sent.values():
-            if batch.kill_at < now:
-                process.kill("was ended: its batch went on after all of its jobs had ended")
-            elif batch.kill_at == inf and not batch.wanted():
-                batch.kill_at = now + GRACE_S
-                process.wire.send("cancel", id=batch.number)
+    def _end_unwanted(self, process: ModelProcess) -> None:
+        """End a process that goes on with a batch for which nobody waits."""
+        batch, now = next(iter(self._sent.values()), None), time.monotonic()
+        if batch is None or batch.wanted():
+            return
+        if batch.kill_at < now:
+            process.kill("was ended: its batch went on after all of its jobs had ended")
+        batch.kill_at = min(batch.kill_at, now + GRACE_S)
 
     def take(self, message: Mapping[str, Any], process: ModelProcess) -> None:  # noqa: ARG002
         """Hand the answers of a batch over."""
@@ -200,7 +153,6 @@ class HostedRunner(Driver):
 
     def ended(self, how: str) -> None:
         """Fail the batch that the process worked on; the next process gets the others."""
-        self._ready.clear()
         batches = list(self._sent.values())
         self._sent.clear()
         begun, self._lost = 0 if self._lost else 1, False  # a lost device has failed its batch already
@@ -215,19 +167,6 @@ class HostedRunner(Driver):
             self._sent[batch.number] = batch
         for number in list(self._sent):
             _fail(self._sent.pop(number), error)
-
-
-def _groups(states: Sequence[HeldPrompt]) -> Iterator[list[HeldPrompt]]:
-    """Yield the prompts of one message each: at most `GROUP`, with at most `MAX_ARRAYS` arrays."""
-    group, arrays = list[HeldPrompt](), 0
-    for state in states:
-        if group and (len(group) == GROUP or arrays + len(state.prepared.rows) > MAX_ARRAYS):
-            yield group
-            group, arrays = [], 0
-        group.append(state)
-        arrays += len(state.prepared.rows)
-    if group:
-        yield group
 
 
 def _fail(batch: SentBatch, error: PenstockError) -> None:

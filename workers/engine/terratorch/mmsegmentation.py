@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
+
+from penstock.models import Record
 
 FACTORY = "TemporalEncoderDecoder"
 #: Name of a weight in every checkpoint of MMSegmentation's decoders.
 WEIGHT = "decode_head.conv_seg.weight"
 
 
-class Temporal(BaseModel):
+class Temporal(Record):
     """Sizes of the network, by their names in the published configs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     num_classes: PositiveInt
     num_frames: PositiveInt = 1

@@ -39,15 +39,6 @@ _LAYER = re.compile(r"torch\.nn\.(modules\.[a-z_]+\.)?[A-Z]\w*")
 
 #: Bands of backbones whose arguments do not list them, by the beginning of the backbone's name.
 _BANDS = MappingProxyType({"prithvi_eo": 6, "clay_v1": 6})
-#: Decoders that cannot run, with the reason.
-_NOT_SERVED = MappingProxyType(
-    {
-        "ASPPRegressionHead": "TerraTorch's factory builds no network with it",
-        "ASPPSegmentationHead": "TerraTorch's factory builds no network with it",
-        "SatMAEHead": "it reads the dictionary of SatMAE's own backbone",
-        "SklearnDecoder": "it holds an estimator of scikit-learn, which is no tensor",
-    }
-)
 #: Bands of TerraMind's modalities, which are images.
 _MODALITIES = MappingProxyType({"S2L2A": 12, "S2L1C": 13, "S2RGB": 3, "S1GRD": 2, "S1RTC": 2, "DEM": 1})
 
@@ -182,7 +173,6 @@ def recipe_of(
         if key != "backbone":
             _refuse_code(key, value, file)
     recipe = Recipe(task, factory, args, file, layer)
-    _check_decoder(args, file)
     modalities = recipe.modalities
     if recipe.backbone.startswith("terramind") and (len(modalities) != 1 or modalities[0] not in _MODALITIES):
         raise ModelUnavailable(
@@ -204,16 +194,6 @@ def _own_recipe(args: Mapping[str, Any], task: Task, factory: str, file: str) ->
         raise ModelUnavailable(
             f"{file} is not of {factory}: {': '.join(filter(None, (where, first['msg'])))}"
         ) from error
-
-
-def _check_decoder(args: Mapping[str, Any], file: str) -> None:
-    """Raise `ModelUnavailable` for a decoder that cannot run."""
-    decoder = str(args.get("decoder"))
-    if decoder in _NOT_SERVED:
-        raise ModelUnavailable(f"{file} names the decoder {decoder}, which is not served: {_NOT_SERVED[decoder]}")
-    kwargs = args.get("decoder_kwargs")
-    if decoder == "LinearDecoder" and "decoder_num_classes" not in args and "num_classes" not in (kwargs or {}):
-        raise ModelUnavailable(f"{file} has no decoder_num_classes, without which TerraTorch builds no LinearDecoder")
 
 
 def _refuse_code(key: str, value: Any, file: str) -> None:

@@ -19,7 +19,7 @@ from penstock.processors.multimodal.items import TOWERS
 from penstock.workers.engine.sources import directory_of
 from penstock.workers.engine.transformers.adapters import adapted, find_adapter, without_adapter
 from penstock.workers.engine.transformers.quantised import require_no_scales, stays_quantised, unpacked
-from penstock.workers.engine.transformers.tasks import UNFIT, Known, Task, resolve, wanted
+from penstock.workers.engine.transformers.tasks import Known, Task, resolve, wanted
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -132,46 +132,21 @@ def known_types() -> Known:
     """Return the model types of the installed library."""
     from transformers.models.auto import modeling_auto
 
-    images = frozenset(modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES) | _IMAGES_AND_TEXT
-    texts = (
-        {*modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
-        & frozenset(modeling_auto.MODEL_MAPPING_NAMES)
-    ) - frozenset(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
-    return Known(
-        {
-            Task.IMAGE_CLASSIFICATION: frozenset(modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
-            Task.SEMANTIC_SEGMENTATION: frozenset(modeling_auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES),
-            Task.INSTANCE_SEGMENTATION: _fit(Task.INSTANCE_SEGMENTATION, "UNIVERSAL_SEGMENTATION"),
-            Task.OBJECT_DETECTION: _fit(Task.OBJECT_DETECTION, "OBJECT_DETECTION"),
-            Task.DEPTH_ESTIMATION: frozenset(modeling_auto.MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES),
-            Task.ZERO_SHOT_CLASSIFICATION: _SIMILARITY,
-            Task.ZERO_SHOT_OBJECT_DETECTION: _fit(Task.ZERO_SHOT_OBJECT_DETECTION, "ZERO_SHOT_OBJECT_DETECTION"),
-            Task.MASK_GENERATION: _fit(Task.MASK_GENERATION, "MASK_GENERATION"),
-            Task.IMAGE_EMBEDDING: images,
-            Task.IMAGE_TEXT_TO_TEXT: frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES),
-            Task.TEXT_CLASSIFICATION: _fit(Task.TEXT_CLASSIFICATION, "SEQUENCE_CLASSIFICATION"),
-            Task.TEXT_EMBEDDING: frozenset(texts - images),
-            Task.TEXT_IMAGE_EMBEDDING: (TOWERS | frozenset(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES))
-            - UNFIT[Task.TEXT_IMAGE_EMBEDDING].keys(),
-            Task.TEXT_GENERATION: frozenset(
-                {
-                    *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-                    *modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-                }
-            ),
-            # Other speech models of the library return no timestamps, or take samples.
-            Task.SPEECH_RECOGNITION: frozenset({"whisper"}),
-            Task.AUDIO_CLASSIFICATION: _fit(Task.AUDIO_CLASSIFICATION, "AUDIO_CLASSIFICATION"),
-        },
-        frozenset(library().CONFIG_MAPPING.keys()),
-    )
+    def types(mapping: str) -> frozenset[str]:
+        return frozenset(getattr(modeling_auto, f"{mapping}_MAPPING_NAMES"))
 
-
-def _fit(task: Task, mapping: str) -> frozenset[str]:
-    """Return the types of a mapping of the library that fit the task."""
-    from transformers.models.auto import modeling_auto
-
-    return frozenset(getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES")) - UNFIT[task].keys()
+    images = types("MODEL_FOR_IMAGE") | _IMAGES_AND_TEXT
+    answers = types("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM")
+    texts = (types("MODEL_FOR_MASKED_LM") | types("MODEL_FOR_CAUSAL_LM")) & types("MODEL") - answers
+    found = {
+        **{task: types(f"MODEL_FOR_{mapping}") for task, mapping in _MAPPINGS.items()},
+        Task.ZERO_SHOT_CLASSIFICATION: _SIMILARITY,
+        Task.IMAGE_EMBEDDING: images,
+        Task.TEXT_EMBEDDING: texts - images,
+        Task.TEXT_IMAGE_EMBEDDING: TOWERS | _MANY_VECTORS | types("MODEL_FOR_IMAGE_TEXT_TO_TEXT"),
+        Task.TEXT_GENERATION: types("MODEL_FOR_CAUSAL_LM") | answers,
+    }
+    return Known(found, frozenset(library().CONFIG_MAPPING.keys()))
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
@@ -235,10 +210,26 @@ def _load_errors() -> Iterator[None]:
         raise ModelUnavailable(sentence) from error
 
 
+#: Mappings of the library that list the types of a task.
+_MAPPINGS = {
+    Task.IMAGE_CLASSIFICATION: "IMAGE_CLASSIFICATION",
+    Task.SEMANTIC_SEGMENTATION: "SEMANTIC_SEGMENTATION",
+    Task.INSTANCE_SEGMENTATION: "UNIVERSAL_SEGMENTATION",
+    Task.OBJECT_DETECTION: "OBJECT_DETECTION",
+    Task.DEPTH_ESTIMATION: "DEPTH_ESTIMATION",
+    Task.ZERO_SHOT_OBJECT_DETECTION: "ZERO_SHOT_OBJECT_DETECTION",
+    Task.MASK_GENERATION: "MASK_GENERATION",
+    Task.IMAGE_TEXT_TO_TEXT: "IMAGE_TEXT_TO_TEXT",
+    Task.TEXT_CLASSIFICATION: "SEQUENCE_CLASSIFICATION",
+    Task.SPEECH_RECOGNITION: "SPEECH_SEQ_2_SEQ",
+    Task.AUDIO_CLASSIFICATION: "AUDIO_CLASSIFICATION",
+}
 #: Model types with one method for embeddings of images and one for texts.
 _IMAGES_AND_TEXT = frozenset({"clip", "siglip", "siglip2", "align", "altclip", "chinese_clip", "groupvit"})
 
 #: Tasks whose networks take tokens, or cast their inputs.
 _OF_TOKENS = frozenset({Task.IMAGE_TEXT_TO_TEXT, Task.TEXT_CLASSIFICATION, Task.TEXT_EMBEDDING, Task.TEXT_GENERATION})
+#: Model types that make a vector for each token.
+_MANY_VECTORS = frozenset({"colmodernvbert", "colpali", "colqwen2"})
 #: Model types that compare images with texts by the product of their embeddings.
 _SIMILARITY = frozenset({"clip", "metaclip_2", "siglip"})

@@ -9,8 +9,7 @@ advance together without sharing the reading of the weights; vLLM shares it (doc
 from __future__ import annotations
 
 import inspect
-import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.errors import InvalidInput, ProcessorFailed, first_line
+from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Array, Output, Prompt
-from penstock.workers.engine.base import Continue, Done, Runner, Step
+from penstock.workers.engine.base import Runner
 from penstock.workers.engine.encoder_cache import EncoderCache
 from penstock.workers.engine.resumable import Paused, Resumable
-from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, weights_bytes
+from penstock.workers.engine.torch.device import Sent, TorchDevice, weights_bytes
 from penstock.workers.engine.transformers.beginnings import EMBEDS, checked_embeddings
 from penstock.workers.engine.transformers.inputs import IDS, MASK, network_inputs, with_lists
 from penstock.workers.engine.transformers.sampling import Sampling
-from penstock.workers.engine.transformers.stepwise import begun
+from penstock.workers.engine.transformers.stepwise import Held, HeldState, StepwiseRunner, begun
 from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
 #: Counters of an output, see `Output.counts`.
@@ -68,37 +67,19 @@ class Opener(Protocol):
 
 
 @dataclass(slots=True)
-class Text:
-    """A text under way. Its cache grows in place, so it advances only once from each length."""
+class Text(Held):
+    """A text under way."""
 
     #: Tokens (T,), embeddings (T, D), or None where the opening has them.
     given: Sent | None
     sampling: Sampling
     opening: Opening
-    #: The number of steps made so far, and the output of the last of them: a step would hold this text in a circle.
-    made: int = 0
-    last: Output | None = None
     new: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=dict)
-    generation: Resumable | None = None
-
-    def close(self) -> None:
-        """Free the cache."""
-        generation, self.generation = self.generation, None
-        if generation is not None:
-            generation.close()
 
 
 @dataclass(frozen=True, slots=True)
-class TextState:
-    """A text after a number of steps."""
-
-    text: Text
-    at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRunner(NetworkRunner):
+class GenerationRunner(StepwiseRunner[Text]):
     """A runner that continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
 
     Without an opener further inputs of the network are arrays `inputs.NAME` with their batch axis; numbered ones
@@ -115,8 +96,6 @@ class GenerationRunner(NetworkRunner):
     needed: tuple[str, ...] = ()
     takes_mask: bool = True
     opener: Opener | None = None
-    #: Calls of `generate` under way.
-    generations: weakref.WeakSet[Resumable] = field(default_factory=weakref.WeakSet)
 
     @property
     def encodings(self) -> EncoderCache[Tensor] | None:
@@ -127,7 +106,7 @@ class GenerationRunner(NetworkRunner):
         """Return one key for all texts: they advance together."""
         return "texts"
 
-    def admit(self, prompt: Prompt) -> TextState:
+    def admit(self, prompt: Prompt) -> HeldState[Text]:
         """Return the prompt's inputs on their way to the device."""
         arrays = {} if self.opener else network_inputs(prompt)
         given = self._given(prompt, arrays)
@@ -139,20 +118,19 @@ class GenerationRunner(NetworkRunner):
         else:
             self._require_inputs(arrays)
             opening = Opening(inputs={name: self.device.send(array) for name, array in arrays.items()})
-        return TextState(Text(None if given is None else self.device.send(given), sampling, opening))
-
-    def step(self, states: Sequence[TextState]) -> Sequence[Step]:
-        """Choose one more token for every text."""
-        with self.device.running(grows=True):
-            return [self._advance(state) for state in states]
+        return HeldState(Text(None if given is None else self.device.send(given), sampling, opening))
 
     def close(self) -> None:
         """Free the device's memory."""
-        for generation in list(self.generations):
-            generation.close()
+        StepwiseRunner.close(self)
         if self.opener is not None:
             self.opener.close()
-        self.device.free(self.network)
+
+    def advance(self, held: Text) -> Output:
+        """Choose one more token; return all so far."""
+        held.generation = held.generation or self._begun(held)
+        came = held.generation.resume()
+        return self._output(held, came.value if isinstance(came, Paused) else None)
 
     def _given(self, prompt: Prompt, arrays: Mapping[str, Array]) -> Array | None:
         """Return the checked tokens or embeddings; None for a prompt of other inputs alone."""
@@ -178,23 +156,6 @@ class GenerationRunner(NetworkRunner):
         lacking = [name for name in self.needed if name not in arrays]
         if lacking:
             raise InvalidInput(f"the network answers prompts with an image alone: this one lacks {', '.join(lacking)}")
-
-    def _advance(self, state: TextState) -> Step:
-        """Return the step of a state; the one made before if the engine repeats its latest step after an error."""
-        text = state.text
-        if text.last is None or state.at >= text.made:
-            try:
-                text.generation = text.generation or self._begun(text)
-                came = text.generation.resume()
-                text.last = self._output(text, came.value if isinstance(came, Paused) else None)
-            except ValueError as error:
-                text.close()
-                raise InvalidInput(f"the network rejects this prompt: {first_line(error)}") from error
-            except BaseException:
-                text.close()  # the cache may be half written: the next step begins anew
-                raise
-            text.made += 1
-        return Continue(TextState(text, text.made), text.last) if text.last.partial else Done(text.last)
 
     def _output(self, text: Text, token: int | None) -> Output:
         if token is None and not text.new:

@@ -8,8 +8,7 @@ scene do not depend on other jobs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,78 +17,32 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
-from penstock.models import Model
-from penstock.processors.base import Array, Output, Prompt
-from penstock.workers.engine.base import Done, Runner, shapes_of
+from penstock.processors.base import Array, Prompt
+from penstock.workers.engine.base import Runner
 from penstock.workers.engine.output_cache import with_output_cache
-from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
 from penstock.workers.engine.transformers.directory import HubDirectory
+from penstock.workers.engine.transformers.passes import PassRunner, named, pass_runner
 
 #: Classes whose scores are in memory at the size of the answer at the same time.
 _CLASSES_AT_A_TIME = 8
 _MAX_SIDE_PX = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class ImageState:
-    """An image on its way to the device, and the size of the answer if the prompt has one."""
-
-    pixels: Sent
-    size: tuple[int, int] | None
-
-
 #: Makes the name and the arrays of outputs from a network, a batch of images and the size of the answer.
-Answer = Callable[[Any, Tensor, tuple[int, int] | None], tuple[str, Tensor]]
-
-
-@dataclass(frozen=True)
-class ImageRunner(NetworkRunner):
-    """A network of images: prompts have `pixels`, float32 (channels, H, W), prepared for the network.
-
-    Outputs, by task: `logits` float32 (classes,); `embedding` float32 (D,); `probability` float32 (classes, H, W) or,
-    if the prompt has `size` [height, width] or the model the option `answer = "classes"`, `classes` of that size,
-    uint8 (uint16 above 256 classes).
-    """
-
-    answer: Answer
-    channels: int
-    #: The only (height, width) that the network takes; None = any.
-    only_size: tuple[int, int] | None = None
-    takes_size: bool = field(default=False)
-
-    def bucket(self, prompt: Prompt) -> Hashable:
-        """Return the image's shape and the answer's size: prompts with equal ones share a batch."""
-        return shapes_of(prompt), str(prompt.data.get("size"))
-
-    def admit(self, prompt: Prompt) -> ImageState:
-        """Return the image on its way to the device."""
-        pixels = checked_pixels(prompt.data.get("pixels"), self.channels, self.only_size)
-        return ImageState(self.device.send(pixels[None], channels_last=True), self._size(prompt))
-
-    def step(self, states: Sequence[ImageState]) -> Sequence[Done]:
-        """Run the network once."""
-        with self.device.running():
-            batch = self.device.join([state.pixels for state in states])
-            name, answers = self.answer(self.network, batch, states[0].size)
-            return [Done(Output({name: array})) for array in arrays_of(answers)]
-
-    def _size(self, prompt: Prompt) -> tuple[int, int] | None:
-        size = prompt.data.get("size")
-        if size is None or not self.takes_size:
-            return None
-        sides = list(size) if isinstance(size, list | tuple) else []
-        if len(sides) != 2 or not all(type(side) is int and 0 < side <= _MAX_SIDE_PX for side in sides):
-            raise InvalidInput("`size` is the answer's [height, width] in pixels")
-        return sides[0], sides[1]
+Named = Callable[[Any, Tensor, tuple[int, int] | None], tuple[str, Tensor]]
 
 
 def load_classifier(directory: HubDirectory) -> Runner:
-    """Load a network that returns `logits`."""
+    """Load a network that returns `logits`, float32 (classes,)."""
     return _runner(directory, "AutoModelForImageClassification", _logits)
 
 
 def load_segmenter(directory: HubDirectory) -> Runner:
-    """Load a network that returns `probability` or `classes`."""
+    """Load a network that returns `probability`, float32 (classes, H, W).
+
+    Prompts with `size`, and models with the option `answer = "classes"`, get `classes` (H, W) instead, uint8 (uint16
+    above 256 classes).
+    """
     answer = directory.model.options.get("answer", "probability")
     if answer not in ("probability", "classes"):
         raise ModelUnavailable(f"`options.answer` is 'probability' or 'classes', not {answer!r}")
@@ -142,26 +95,38 @@ def checked_pixels(pixels: Array, channels: int, only_size: tuple[int, int] | No
 def _runner(
     directory: HubDirectory,
     auto_class: str,
-    answer: Answer,
+    answer: Named,
     *,
     pixelwise: bool = False,
     unused: Callable[[str], bool] = lambda _: False,
-) -> ImageRunner:
-    model: Model = directory.model
-    device = TorchDevice.of(model)
+) -> PassRunner:
+    """Return the runner of a network: prompts have `pixels`, float32 (channels, H, W), prepared for it.
+
+    With `pixelwise` they may have `size`, the answer's [height, width].
+    """
     network = directory.load(auto_class, unused=unused)
     config = getattr(network.config, "vision_config", network.config)
-    device.place(network, channels_last=True)
-    return ImageRunner(
-        network,
-        device,
-        answer=answer,
-        max_batch=1 if pixelwise and device.is_cpu else model.max_batch,
-        memory_bytes=weights_bytes(network),
-        channels=getattr(config, "num_channels", 3),
-        only_size=only_size_of(network, config),
-        takes_size=pixelwise,
-    )
+    channels, only_size = getattr(config, "num_channels", 3), only_size_of(network, config)
+
+    def read(prompt: Prompt) -> tuple[dict[str, Array], tuple[int, int] | None]:
+        pixels = checked_pixels(prompt.data.get("pixels"), channels, only_size)
+        return {"pixel_values": pixels[None]}, _size(prompt) if pixelwise else None
+
+    def answers(network: Any, inputs: Mapping[str, Tensor], sizes: Sequence[Any]) -> Sequence[Mapping[str, Array]]:
+        name, arrays = answer(network, inputs["pixel_values"], sizes[0])
+        return named(**{name: arrays})
+
+    return pass_runner(directory, network, read, answers, shared=("size",), channels_last=True, alone_on_cpu=pixelwise)
+
+
+def _size(prompt: Prompt) -> tuple[int, int] | None:
+    size = prompt.data.get("size")
+    if size is None:
+        return None
+    sides = list(size) if isinstance(size, list | tuple) else []
+    if len(sides) != 2 or not all(type(side) is int and 0 < side <= _MAX_SIDE_PX for side in sides):
+        raise InvalidInput("`size` is the answer's [height, width] in pixels")
+    return sides[0], sides[1]
 
 
 def only_size_of(network: Any, config: Any) -> tuple[int, int] | None:
@@ -181,7 +146,7 @@ def _logits(network: Any, batch: Tensor, size: tuple[int, int] | None) -> tuple[
     return "logits", network(pixel_values=batch).logits.float()
 
 
-def _segmentation(always_classes: bool) -> Answer:
+def _segmentation(always_classes: bool) -> Named:
     def answer(network: Any, batch: Tensor, size: tuple[int, int] | None) -> tuple[str, Tensor]:
         logits = network(pixel_values=batch).logits.float()
         height, width = batch.shape[-2:]

@@ -6,94 +6,56 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from penstock.errors import ModelUnavailable
-from penstock.processors.base import Output, Prompt
-from penstock.workers.engine.base import Done, Runner
-from penstock.workers.engine.torch.device import NetworkRunner, Sent, TorchDevice, arrays_of, weights_bytes
+from penstock.processors.base import Array, Prompt, Value
+from penstock.workers.engine.base import Runner
 from penstock.workers.engine.transformers.directory import HubDirectory
 from penstock.workers.engine.transformers.images import checked_pixels, only_size_of
+from penstock.workers.engine.transformers.inputs import IDS
+from penstock.workers.engine.transformers.passes import named, pass_runner
 from penstock.workers.engine.transformers.texts import checked_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class SentInput:
-    """An image or a text on its way to the device."""
-
-    sent: Sent
-    is_text: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SimilarityRunner(NetworkRunner):
-    """A network that embeds images and texts for comparison.
+def load_zero_shot_classifier(directory: HubDirectory) -> Runner:
+    """Load a network that embeds images and texts for comparison.
 
     Prompts have `pixels`, float32 (channels, H, W), or `input_ids`, int64 (T,), special tokens and padding included.
     Outputs have `embedding`, float32 (D,) of length 1. Outputs of texts also have `scale` and `bias`: the logit of an
     image and a text is the product of their embeddings times `scale` plus `bias`.
     """
-
-    channels: int
-    only_size: tuple[int, int] | None
-    vocabulary: int
-    max_tokens: int | None
-
-    def bucket(self, prompt: Prompt) -> Hashable:
-        """Return the image's shape or the text's length: equal ones share a batch, without padding."""
-        if "input_ids" in prompt.data:
-            return "text", len(prompt.data["input_ids"])
-        return "image", prompt.data["pixels"].shape
-
-    def admit(self, prompt: Prompt) -> SentInput:
-        """Return the image or the tokens on their way to the device."""
-        if "input_ids" in prompt.data:
-            ids = checked_tokens(prompt.data["input_ids"], self.vocabulary, self.max_tokens)
-            return SentInput(self.device.send(ids), is_text=True)
-        pixels = checked_pixels(prompt.data.get("pixels"), self.channels, self.only_size)
-        return SentInput(self.device.send(pixels[None], channels_last=True), is_text=False)
-
-    def step(self, states: Sequence[SentInput]) -> Sequence[Done]:
-        """Run the image encoder or the text encoder once."""
-        with self.device.running():
-            received = [self.device.receive(state.sent) for state in states]
-            if states[0].is_text:
-                embedded = pooled(self.network.get_text_features(input_ids=torch.stack(received)))
-                also = self._scale()
-            else:
-                embedded, also = pooled(self.network.get_image_features(pixel_values=torch.cat(received))), {}
-            unit = embedded / embedded.norm(dim=-1, keepdim=True)
-            return [Done(Output({"embedding": array, **also})) for array in arrays_of(unit)]
-
-    def _scale(self) -> dict[str, float]:
-        bias = getattr(self.network, "logit_bias", None)
-        return {"scale": float(self.network.logit_scale.exp()), "bias": 0.0 if bias is None else float(bias)}
-
-
-def load_zero_shot_classifier(directory: HubDirectory) -> Runner:
-    """Load a network that embeds images and texts."""
-    model = directory.model
-    device = TorchDevice.of(model)
     network = directory.load("AutoModel")
     if not hasattr(network, "logit_scale"):
         raise ModelUnavailable(f"{type(network).__name__} is not the whole model: it embeds images or texts alone")
-    device.place(network, channels_last=True)
     text, vision = network.config.text_config, network.config.vision_config
-    return SimilarityRunner(
-        network,
-        device,
-        max_batch=model.max_batch,
-        memory_bytes=weights_bytes(network),
-        channels=getattr(vision, "num_channels", 3),
-        only_size=only_size_of(network, vision),
-        vocabulary=text.vocab_size,
-        max_tokens=getattr(text, "max_position_embeddings", None),
-    )
+    channels, only_size = getattr(vision, "num_channels", 3), only_size_of(network, vision)
+    vocabulary, max_tokens = text.vocab_size, getattr(text, "max_position_embeddings", None)
+
+    def read(prompt: Prompt) -> tuple[dict[str, Array], None]:
+        if IDS in prompt.data:
+            return {IDS: checked_tokens(prompt.data[IDS], vocabulary, max_tokens)[None]}, None
+        return {"pixel_values": checked_pixels(prompt.data.get("pixels"), channels, only_size)[None]}, None
+
+    return pass_runner(directory, network, read, _embeddings, channels_last=True)
+
+
+def _embeddings(
+    network: Any,
+    inputs: Mapping[str, Tensor],
+    asked: Sequence[None],  # noqa: ARG001
+) -> Sequence[Mapping[str, Value]]:
+    """Run the image encoder or the text encoder."""
+    of_text = IDS in inputs
+    embedded = pooled((network.get_text_features if of_text else network.get_image_features)(**inputs))
+    bias = getattr(network, "logit_bias", None)
+    scale = {"scale": float(network.logit_scale.exp()), "bias": 0.0 if bias is None else float(bias)}
+    unit = named(embedding=embedded / embedded.norm(dim=-1, keepdim=True))
+    return [{**one, **scale} for one in unit] if of_text else unit
 
 
 def pooled(features: Any) -> Tensor:

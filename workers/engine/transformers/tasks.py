@@ -11,11 +11,6 @@ from typing import Any
 
 from penstock.errors import ModelUnavailable
 
-_TORCHVISION = "only torchvision prepares its images, and Penstock prepares them without it"
-_MULTIPLE = "it makes a vector for each token, and this task makes one for each text or image"
-_MORE = "it reads more than the tokens of a text: boxes, tables, entities or characters"
-_SPEECH = "only Whisper's networks tell the times of what is said"
-
 
 class Task(StrEnum):
     """Tasks of models, as `options.task` in the catalogue may name them."""
@@ -76,71 +71,19 @@ _HEADS = (
 )
 
 
-#: Model types that people bring for a task, and that this runner cannot serve there -> the reason.
-UNFIT: Mapping[Task, Mapping[str, str]] = MappingProxyType(
-    {
-        Task.OBJECT_DETECTION: dict.fromkeys(
-            (
-                "pp_doclayout_v2", "pp_doclayout_v3", "pp_doclayout_v4", "pp_ocrv5_mobile_det", "pp_ocrv5_server_det",
-                "pp_ocrv6_medium_det", "pp_ocrv6_small_det",
-            ),
-            "it answers something other than boxes with classes",
-        ),
-        Task.INSTANCE_SEGMENTATION: {
-            **dict.fromkeys(("eomt", "eomt_dinov3"), "it cuts images into parts and joins their masks"),
-            "oneformer": "it reads a text beside the image",
-            "videomt": "it reads videos",
-        },
-        Task.ZERO_SHOT_OBJECT_DETECTION: {"omdet-turbo": _TORCHVISION},
-        Task.MASK_GENERATION: {
-            **dict.fromkeys(("edgetam", "sam2", "sam3_tracker"), _TORCHVISION),
-            **dict.fromkeys(("edgetam_video", "sam2_video", "sam3_video"), "it reads videos"),
-        },
-        Task.AUDIO_CLASSIFICATION: dict.fromkeys(("wav2vec2-bert", "whisper"), "it reads features of its own"),
-        Task.SPEECH_RECOGNITION: dict.fromkeys(
-            ("moonshine", "seamless_m4t", "seamless_m4t_v2", "speech_to_text", "speecht5"), _SPEECH
-        ),
-        Task.TEXT_CLASSIFICATION: {
-            **dict.fromkeys(
-                (
-                    "canine", "layoutlm", "layoutlmv2", "layoutlmv3", "lilt", "luke", "markuplm", "perceiver",
-                    "roc_bert", "tapas",
-                ),
-                _MORE,
-            ),
-            "reformer": "it takes texts of certain lengths only",
-        },
-        Task.TEXT_IMAGE_EMBEDDING: dict.fromkeys(("colmodernvbert", "colpali", "colqwen2"), _MULTIPLE),
-    }
-)  # fmt: skip
-
 #: Tasks that the shipped processors need, by the names of processors.
 _NEEDED: Mapping[str, Task] = MappingProxyType(
     {
-        "audio-classification": Task.AUDIO_CLASSIFICATION,
-        "depth-estimation": Task.DEPTH_ESTIMATION,
-        "image-classification": Task.IMAGE_CLASSIFICATION,
+        **{task.value: task for task in Task},
         "image-segmentation": Task.SEMANTIC_SEGMENTATION,
         "raster-detection": Task.OBJECT_DETECTION,
         "raster-embedding": Task.IMAGE_EMBEDDING,
-        "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
         "raster-mask-generation": Task.MASK_GENERATION,
+        "raster-segmentation": Task.SEMANTIC_SEGMENTATION,
         "raster-zero-shot-detection": Task.ZERO_SHOT_OBJECT_DETECTION,
-        "image-embedding": Task.IMAGE_EMBEDDING,
-        "image-text-to-text": Task.IMAGE_TEXT_TO_TEXT,
-        "instance-segmentation": Task.INSTANCE_SEGMENTATION,
-        "mask-generation": Task.MASK_GENERATION,
-        "object-detection": Task.OBJECT_DETECTION,
-        "text-classification": Task.TEXT_CLASSIFICATION,
-        "text-embedding": Task.TEXT_EMBEDDING,
-        "text-generation": Task.TEXT_GENERATION,
-        "text-image-embedding": Task.TEXT_IMAGE_EMBEDDING,
         "text-ranking": Task.TEXT_CLASSIFICATION,
-        "speech-recognition": Task.SPEECH_RECOGNITION,
         "video-classification": Task.IMAGE_CLASSIFICATION,
         "video-segmentation": Task.SEMANTIC_SEGMENTATION,
-        "zero-shot-classification": Task.ZERO_SHOT_CLASSIFICATION,
-        "zero-shot-object-detection": Task.ZERO_SHOT_OBJECT_DETECTION,
     }
 )
 
@@ -193,10 +136,6 @@ def _asked(asked: object, model_type: str, possible: tuple[Task, ...]) -> Task:
         task = Task(str(asked))
     except ValueError as error:
         raise ModelUnavailable(f"there is no task {asked!r}; known tasks: {', '.join(Task)}") from error
-    if model_type in UNFIT.get(task, {}):
-        raise ModelUnavailable(
-            f"the task {task.value!r} does not fit model_type {model_type!r}: {UNFIT[task][model_type]}"
-        )
     if task not in possible:
         raise ModelUnavailable(
             f"the task {task.value!r} does not fit model_type {model_type!r}, which can do: "

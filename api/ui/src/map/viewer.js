@@ -91,8 +91,8 @@ async function opened(files, signal) {
 /** Return the input as a layer in natural colours where its bands are known, else its first band in grey. */
 async function openedInput(files, stats, place, signal) {
   const scenes = files.filter((file) => file.kind === "input" && /\.tiff?$/i.test(file.name));
-  const others = files.some((file) => file.kind === "input" && /\.(jp2|j2k)$/i.test(file.name));
-  if (scenes.length !== 1) return { layer: null, problem: others ? "The input is JPEG 2000, which browsers cannot draw. The map shows the result alone." : null };
+  const others = files.some((file) => file.kind === "input" && /\.(jp2|j2k|nc4?|h5|hdf5|zip)$/i.test(file.name));
+  if (scenes.length !== 1) return { layer: null, problem: others ? "The input is in a format that browsers cannot draw. The map shows the result alone." : null };
   try {
     const found = await inspect(scenes[0].url, signal);
     const raster = { ...found, nodata: found.nodata ?? stats.radiometry?.nodata ?? null };

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.processors.base import Prompt
-from penstock.workers.engine.function.tile_calls import TileCalls
+from penstock.workers.engine.function.runner import TileCalls
 
 
 def calls(batched: str | None, **options: Any) -> TileCalls:
