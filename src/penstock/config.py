@@ -205,8 +205,9 @@ class Settings(BaseSettings):
     drop_poll_s: float = Field(default=3, gt=0)
     #: Seconds between two listings of a drop rule with events, which find objects whose events were lost.
     drop_list_s: float = Field(default=300, gt=0)
-    #: Subscriptions of one tenant, and seconds between two looks of a subscription at its catalogue, at least.
+    #: Subscriptions of one tenant.
     max_tenant_subscriptions: int = Field(default=100, ge=0)
+    #: Seconds between two looks of a subscription at its catalogue, at least.
     min_subscription_every_s: float = Field(default=60, gt=0)
     #: Lowest level of the messages that processes log.
     log_level: Literal["debug", "info", "warning", "error"] = "info"
