@@ -107,7 +107,7 @@ VERSIONS ?= newest
 VERSION_TESTS := tests/contract tests/geo/test_conformance.py tests/geo/test_product_files.py tests/geo/test_zarr_store.py tests/local/test_commands.py tests/unit/cli tests/unit/processors \
 	tests/unit/observation/test_telemetry.py tests/unit/workers/engine \
 	$(wildcard $(addprefix tests/integration/test_,$(addsuffix .py,api_docs api_events api_jobs audio_classification deliverer \
-	diffusers_images driver embedding_prompts forms general_multimodal image_generation keeper language_types message_embedding metrics \
+	diffusers_images driver embedding_prompts forms image_generation image_text_types keeper language_types message_embedding metrics \
 	onnx_models openai_chat pages photographs pipeline processors_on_models prompt_embeds prompted records speech_recognition \
 	state_machine tables tensors text_heads text_image_embedding transformers_* upload_parts videos vllm_runner words_on_scenes \
 	worker)))

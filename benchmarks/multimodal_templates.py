@@ -1,8 +1,7 @@
-"""The cost of transformers in a processor's template: `python -m benchmarks.multimodal_templates`.
+"""The cost of a chat about an image before its network: `python -m benchmarks.multimodal_templates`.
 
-Chats about an image by a family of our own (Llava) and by the general way (Idefics3), which imports the library in the
-template. Writes the memory of the template and of a fork after a job, and the time until the first prompt and a later
-one, in turns in one run.
+Two models (LLaVA and Idefics3) and two tenants share a pool of IO processes. Writes the
+time until each prompt, and the memory of each process: PSS, and its own.
 """
 
 from __future__ import annotations
@@ -29,34 +28,42 @@ MIB = 2**20
 
 
 def main() -> None:
-    """Measure both ways, each with a pool of its own."""
+    """Measure both models in one pool."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         Image.new("RGB", (640, 480), "red").save(folder / "image.png")
-        made = {"family": a_llava(folder / "llava"), "general": write_kind("idefics3", folder / "idefics3")}
-        for way, directory in made.items():
-            measure(way, a_model(directory, processor="image-text-to-text"), folder)
+        made = {"llava": a_llava(folder / "llava"), "idefics3": write_kind("idefics3", folder / "idefics3")}
+        with closing(IOPool(4, ForkOptions(4096 * MIB))) as pool:
+            for kind, directory in made.items():
+                model = a_model(directory, processor="image-text-to-text").model_copy(update={"name": kind})
+                begun = time.monotonic()
+                problem = pool.entry(model).problem  # as when a worker starts
+                say(f"{kind}: checked in {time.monotonic() - begun:.2f} s, problem {problem}")
+                for tenant in ("one", "two"):
+                    times = [prompted(pool, model, tenant, folder, number) for number in range(4)]
+                    say(f"{kind}, tenant {tenant}: first prompt {times[0]:.2f} s, later {min(times[1:]):.3f} s")
 
 
-def measure(way: str, model: Model, folder: Path) -> None:
-    """Write the figures of one way."""
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+def prompted(pool: IOPool, model: Model, tenant: str, folder: Path, number: int) -> float:
+    """Return the seconds until the prompt of a job; write the memory of all processes during the last one."""
     media = {"media://image": LocalMedia(folder / "image.png")}
-    with closing(IOPool(1, ForkOptions(4096 * MIB))) as pool:
-        times = []
-        for number in range(4):
-            work = Work(model, {"images": ["media://image"], "prompt": "?"}, media, folder / f"{way}-{number}")
-            work.folder.mkdir()
-            begun = time.monotonic()
-            with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-                next(session.prepared.prompts)
-                times.append(time.monotonic() - begun)
-        children = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
-        memory = [one.memory_full_info() for one in children]
-    told = ", ".join(f"{one.rss / MIB:.0f} ({one.uss / MIB:.0f})" for one in memory)
-    sys.stdout.write(
-        f"{way}: first prompt {times[0]:.2f} s, later {min(times[1:]):.3f} s; MiB of processes, rss (own): {told}\n"
-    )
+    own = folder / f"{model.name}-{tenant}-{number}"
+    own.mkdir()
+    asked = {"images": ["media://image"], "prompt": "?"}
+    begun = time.monotonic()
+    with pool.open(Work(model, asked, media, own, tenant=tenant), check=lambda: None, say=lambda _: None) as session:
+        next(session.prepared.prompts)
+        took_s = time.monotonic() - begun
+        if number == 3:
+            memory = [one.memory_full_info() for one in psutil.Process(pool.server.pid).children(recursive=True)]
+            told = ", ".join(f"{one.pss / MIB:.0f} ({one.uss / MIB:.0f})" for one in memory)
+            say(f"MiB of templates and IO processes, PSS (own): {told}")
+        return took_s
+
+
+def say(text: str) -> None:
+    """Write a line."""
+    sys.stdout.write(f"{text}\n")
 
 
 if __name__ == "__main__":

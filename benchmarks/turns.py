@@ -1,6 +1,6 @@
 """Price of real jobs through HTTP, of one installation or of two in turns.
 
-    python -m benchmarks.turns [noop] [picture] [raster] [text] [scene] [--before PATH] [--turns 3] [--quick]
+    python -m benchmarks.turns [noop] [picture] [raster] [text] [chat] [scene] [--before PATH] [--turns 3] [--quick]
 
 `penstock up` runs with one API, one worker of four slots, the keeper, the bundled Valkey and a folder as object store.
 With `--before`, a second service runs from another checkout (`PATH/.venv/bin/python`), and each measure alternates
@@ -9,7 +9,8 @@ divided by the other. The processor time and the memory (PSS) are those of all p
 over eight connections and waits for the end of the last job.
 
 `noop`: nothing but the service. `picture`: a JPEG of 224 px. `raster`: 32 px with all default outputs. `text`: one
-token of a network of 260,000 parameters. `scene`: 2048 px with csmask. The runners of the first three do not compute.
+token of a network of 260,000 parameters. `chat`: a question about a picture of 640 px and an answer of 16 tokens, by a
+LLaVA of 200 million parameters. `scene`: 2048 px with csmask. The runners of the first three do not compute.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tests.support.stack import SHARED, Stack, running
 ROOT = Path(__file__).parents[1]
 STORIES = SHARED / "stories260k"
 #: Jobs of a turn for each kind.
-JOBS: Mapping[str, int] = {"noop": 600, "picture": 300, "raster": 40, "text": 200, "scene": 1}
+JOBS: Mapping[str, int] = {"noop": 600, "picture": 300, "raster": 40, "text": 200, "chat": 4, "scene": 1}
 #: Goals: milliseconds of our own processes.
 GOALS_MS = {"noop": 8.0}
 CONNECTIONS, SLOTS = 8, 4
@@ -102,6 +103,17 @@ title = "One token of a very small network"
 runner = "transformers"
 processor = "text-generation"
 source = "{stories}"
+revision = "1"
+max_batch = 8
+device = "cpu"
+"""
+
+CHAT = """
+[models.chat]
+title = "Answers questions about pictures"
+runner = "transformers"
+processor = "image-text-to-text"
+source = "{source}"
 revision = "1"
 max_batch = 8
 device = "cpu"
@@ -234,7 +246,11 @@ def start(stack: ExitStack, checkout: Path, kinds: Sequence[str], durability: st
     records = [
         NOOP, PICTURE.format(source=_picture_model(folder)), RASTER.format(name="raster", warm_up="true", step_s=0)
     ]  # fmt: skip
-    models.write_text("".join(records) + (TEXT.format(stories=STORIES) if "text" in kinds else ""))
+    if "text" in kinds:
+        records.append(TEXT.format(stories=STORIES))
+    if "chat" in kinds:
+        records.append(CHAT.format(source=_chat_model(folder / "chat")))
+    models.write_text("".join(records))
     config = f'slots = {SLOTS}\nmodels = ["{models}"]\ndurability = "{durability}"\n'
     config += "max_queued = 1000000\nmax_tenant_jobs = 1000000\nmax_tenant_running = 1000\n"
     python = sys.executable if checkout == ROOT else checkout / ".venv" / "bin" / "python"
@@ -256,11 +272,11 @@ def write_plugin(folder: Path) -> Path:
     return place
 
 
-def write_image(folder: Path) -> Path:
-    """Write a JPEG of 224 x 224 pixels; return its path."""
-    path = folder / "image.jpg"
+def write_image(folder: Path, side_px: int = 224) -> Path:
+    """Write a square JPEG; return its path."""
+    path = folder / f"image-{side_px}.jpg"
     noise = np.random.default_rng(1).integers(0, 255, (28, 28, 3), np.uint8)
-    Image.fromarray(noise).resize((224, 224)).save(path)
+    Image.fromarray(noise).resize((side_px, side_px)).save(path)
     return path
 
 
@@ -282,6 +298,20 @@ def _picture_model(folder: Path) -> Path:
     return source
 
 
+def _chat_model(folder: Path) -> Path:
+    """Write the directory of a LLaVA with random weights; return its path."""
+    import transformers
+
+    from tests.support.multimodal import a_llava, clip_tower, write_pictures
+
+    wide = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    text = transformers.LlamaConfig(**wide, num_key_value_heads=12, vocab_size=300, eos_token_id=257, pad_token_id=257)
+    a_llava(folder, vision_config=clip_tower(**wide, image_size=224, patch_size=16), text_config=text)
+    side = {"height": 224, "width": 224}
+    write_pictures(folder, "CLIPImageProcessor", size={"shortest_edge": 224}, crop_size=side)
+    return folder
+
+
 def _body(kind: str, client: Client, folder: Path, scene_px: int) -> dict[str, Any]:
     match kind:
         case "noop":
@@ -290,6 +320,9 @@ def _body(kind: str, client: Client, folder: Path, scene_px: int) -> dict[str, A
             return {"model": kind, "input": {"prompt": "Once upon a time", "max_new_tokens": 1}}
         case "picture":
             return {"model": kind, "input": {"images": client.upload(write_image(folder))}}
+        case "chat":
+            asked = {"prompt": "What is in this picture?", "max_new_tokens": 16}
+            return {"model": kind, "input": {"images": client.upload(write_image(folder, 640)), **asked}}
         case "raster":
             raster = write_scene(folder / "raster.tif", np.full((2, 32, 32), 100, np.uint8))
             return {"model": kind, "input": {"scene": client.upload(raster)}}

@@ -13,7 +13,7 @@ from penstock.processors.directory import check_options, read_config
 from penstock.processors.embedding import OUTPUT_NAME, SPECS, embedding_result
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.limits import check_items, dummy_items
-from penstock.processors.multimodal.general import INPUTS_NAME
+from penstock.processors.multimodal.encoder import INPUTS_NAME
 from penstock.processors.multimodal.items import TOWERS, Item, Make
 from penstock.processors.multimodal.messages import read_messages
 from penstock.processors.multimodal.request import ImagePart, TextImageEmbeddingRequest

@@ -1,16 +1,18 @@
 """The processors of transformers for images and text, loaded without torchvision, network and remote code.
 
-Only models without a family of their own (`families.py`) load this module's library: importing it takes seconds and
-hundreds of megabytes, once for each model's template process (`docs/decisions/0073-general-multimodal.md`).
+Importing the library takes seconds and hundreds of megabytes, so the fork server imports `PRELOAD` once for all models
+(`docs/decisions/0073-general-multimodal.md`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 
+#: Modules and names that processors of all models need: the fork server imports them.
+PRELOAD = ("torch", *(f"transformers:Auto{part}" for part in ("Config", "ImageProcessor", "Processor", "Tokenizer")))
 #: Arguments of every loading function of the library.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 #: Attribute of the class that replaces a video processor if torchvision is missing.
@@ -53,6 +57,7 @@ def load_processor(model: Model) -> Any:
         if "image_processor" in cls.get_attributes():
             _require_backend(model, kind)
         settings, rest = cls.get_processor_dict(model.source, **_LOCAL)
+        settings = {**_older_settings(model, kind), **settings}
         parts = [_part(model, name) for name in cls.get_attributes()]
         return _accepting(cls).from_args_and_dict(parts, settings, **_without(rest, _LOCAL))
 
@@ -123,6 +128,18 @@ def text_length(model: Model) -> int | None:
 _SHIFTED = frozenset({"altclip_text_model"})
 
 
+def _older_settings(model: Model, kind: str) -> dict[str, Any]:
+    """Return the settings that directories of LLaVA leave to `config.json` if they are older than transformers 4.46."""
+    if kind not in {"llava", "llava_next"}:
+        return {}
+    config = library().AutoConfig.from_pretrained(model.source, **_LOCAL)
+    return {
+        "patch_size": config.vision_config.patch_size,
+        "vision_feature_select_strategy": config.vision_feature_select_strategy,
+        "num_additional_image_tokens": int(config.vision_config.model_type == "clip_vision_model"),
+    }
+
+
 def _processor_class(model: Model, kind: str) -> Any:
     """Return the class that the directory's files name, else the class of the `model_type`."""
     from transformers.models.auto import processing_auto as known
@@ -150,10 +167,21 @@ def _part(model: Model, name: str) -> Any:
     if "video" in name and find_spec("torchvision") is None:
         return _no_videos()
     if "image" in name:
-        return auto.AutoImageProcessor.from_pretrained(model.source, **_LOCAL)
+        return _image_processor(model)
     if "video" in name:
         return auto.AutoVideoProcessor.from_pretrained(model.source, **_LOCAL)
     return auto.AutoFeatureExtractor.from_pretrained(model.source, **_LOCAL)
+
+
+def _image_processor(model: Model) -> Any:
+    """Return the image processor of the directory, or that of the option `preprocessor` in the place of its file."""
+    given, auto = model.options.get("preprocessor"), library().AutoImageProcessor
+    if not given:
+        return auto.from_pretrained(model.source, **_LOCAL)
+    with TemporaryDirectory() as folder:
+        for name, data in (("preprocessor_config.json", given), ("config.json", read_config(model))):
+            Path(folder, name).write_text(json.dumps(data))
+        return auto.from_pretrained(folder, **_LOCAL)
 
 
 def _require_backend(model: Model, kind: str) -> None:

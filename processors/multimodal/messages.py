@@ -18,11 +18,11 @@ from penstock.models import Model
 from penstock.processors.directory import read_config
 from penstock.processors.language.prompts import TextPrompts, read_prompts
 from penstock.processors.language.request import with_prompts
-from penstock.processors.multimodal.general import (
+from penstock.processors.multimodal.encoder import (
     BLACK,
     IDS,
+    ChatEncoder,
     Encoded,
-    GeneralEncoder,
     Style,
     example,
     has_pixels,
@@ -48,7 +48,7 @@ class Messages:
     """The way of networks that read texts and images together."""
 
     model: Model
-    encoder: GeneralEncoder
+    encoder: ChatEncoder
     prompts: TextPrompts
     request: type[MessageEmbeddingRequest]
     #: False: the model's template loses a text or an image that stand together.
@@ -125,13 +125,13 @@ def read_messages(model: Model) -> Messages:
     return Messages(model, encoder, prompts, request, _keeps_both(encoder))
 
 
-def _keeps_each(encoder: GeneralEncoder) -> bool:
+def _keeps_each(encoder: ChatEncoder) -> bool:
     """Return True if the encoder keeps the words of a text and the pixels of an image."""
     text = encoder.encode([example()], [])
     return has_words(encoder, text) and has_pixels(encoder.encode([example(image=True, text=False)], [BLACK]))
 
 
-def _keeps_both(encoder: GeneralEncoder) -> bool:
+def _keeps_both(encoder: ChatEncoder) -> bool:
     """Return True if the encoder keeps a text beside an image; some templates take either."""
     try:
         made = encoder.encode([example(image=True)], [BLACK])

@@ -13,7 +13,7 @@ from penstock.models import Model
 from penstock.processors.base import Array
 from penstock.processors.directory import read_config
 from penstock.processors.language.tokens import Vocabulary, max_tokens
-from penstock.processors.multimodal.general import library_vocabulary, marks_of
+from penstock.processors.multimodal.encoder import library_vocabulary, marks_of
 from penstock.processors.multimodal.items import Item, Made, Make
 from penstock.processors.multimodal.library import as_array, load_processor, text_length
 from penstock.processors.multimodal.request import ImagePart, TextImageEmbeddingRequest

@@ -16,7 +16,7 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, only_output
 from penstock.processors.directory import check_options, read_config
 from penstock.processors.io_signature import IOSignature
-from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
+from penstock.processors.multimodal.encoder import INPUTS_NAME, OUTPUTS_NAME
 from penstock.processors.multimodal.library import as_array, as_tensors, load_processor, rejecting, trying
 from penstock.processors.open_vocabulary.request import WordDetectionRequest
 from penstock.processors.outputs import OUTPUTS

@@ -17,7 +17,7 @@ from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
 from penstock.processors.directory import check_options
 from penstock.processors.io_signature import IOSignature
-from penstock.processors.multimodal.general import INPUTS_NAME, OUTPUTS_NAME
+from penstock.processors.multimodal.encoder import INPUTS_NAME, OUTPUTS_NAME
 from penstock.processors.multimodal.library import as_array, load_processor, rejecting, trying
 from penstock.processors.open_vocabulary.request import MaskRequest, PointedObject
 from penstock.processors.outputs import OUTPUTS, Indexed

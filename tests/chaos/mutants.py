@@ -120,6 +120,20 @@ MUTANTS = (
         "if false then",
         ("tests/integration/test_deliverer.py::test_a_tarpit_holds_some_threads_and_nobody_else",),
     ),
+    Mutant(
+        "random ids of subscriptions' jobs",
+        "storage/journal/subscriptions.py",
+        'str(uuid.uuid5(_NAMESPACE, f"{self.uid} {item} {version}"))',
+        "str(uuid.uuid4())",
+        (_chaos("test_catalogues", "subscriptions"),),
+    ),
+    Mutant(
+        "no look-back",
+        "workers/keeper/subscription_plan.py",
+        "progress.cursor_s - subscription.look_back_s",
+        "progress.cursor_s",
+        (_chaos("test_catalogues", "subscriptions"),),
+    ),
 )
 
 

@@ -27,7 +27,7 @@ RECEIVER = "http://files.test:80/hook"
 #: Answered without the job store.
 _ALONE = {
     "GET /livez", "GET /metrics", "GET /ogc", "GET /ogc/conformance", "POST /v1/uploads", "GET /v1/webhook-endpoints",
-    "GET /v1/key", "GET /v1/events",
+    "GET /v1/key", "GET /v1/events", "GET /v1/subscriptions",
 }  # fmt: skip
 #: Held open for a minute, unless told otherwise.
 _EXECUTE = "POST /ogc/processes/{process_id}/execution"

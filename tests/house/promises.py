@@ -106,7 +106,7 @@ INVARIANTS: Mapping[int, tuple[str, ...]] = {
         "tests/integration/test_batch_survival.py::test_no_line_is_lost_or_doubled_however_keepers_die",
         "tests/integration/test_batch_losses.py::test_a_closed_batch_gets_no_member_from_a_keeper_that_was_asleep",
     ),
-    15: ("tests/unit/processors/multimodal/test_conversation.py::test_what_people_type_makes_no_place",),
+    15: ("tests/unit/processors/multimodal/test_encoder.py::test_what_people_type_makes_no_place",),
     16: (
         f"{USAGE}::test_an_attempt_that_is_repeated_or_fenced_does_not_count",
         f"{USAGE}::test_the_sums_survive_a_purge_that_ends_anywhere_and_the_loss_of_redis",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from penstock.storage.objects.opening import open_store
 from penstock.storage.redis.records import JobStore
 from penstock.workers.keeper.recovery import recover_if_lost
 from tests.support.ceph import Ceph
+from tests.support.polling import wait_for
 from tests.support.stac_api import square, stac_api, stac_item
 from tests.support.subscribing import DAY_S, KEY, Subscribed
 from tests.support.valkey import ValkeyProcess
@@ -238,3 +240,37 @@ def test_an_object_store_in_trouble_postpones_a_step_and_not_the_other_subscript
         desk.keeper().step()
         assert [job.submission.metadata["subscription"] for job in desk.jobs()] == ["other"]
         assert read_progress(desk.objects, OTHER) is not None
+
+
+def test_a_catalogue_that_hangs_delays_the_subscriptions_of_no_other_tenant(
+    store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.workers.keeper.subscription_polls.STEP_S", 0.1)
+    healed, asked = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        asked.set()
+        healed.wait(60)
+
+    with stac_api() as bad, stac_api() as good:
+        bad.fault = hang
+        desk = Subscribed(good, store, LocalStore(tmp_path / "objects"), tmp_path)
+        desk.overrides = {"allowed_hosts": (f"127.0.0.1:{bad.port}", f"127.0.0.1:{good.port}")}
+        for number in range(5):
+            desk.create(key=SubscriptionKey("slow", f"s{number}"), uid=f"uid-s{number}", stac=bad.url)
+        desk.create()
+        good.put(item(desk, "a", 1))
+        keeper = desk.keeper()
+        keeper.step()
+        assert asked.wait(30)
+        wait_for(lambda: desk.items() == ["a"], "the other tenant's item became no job")
+        healed.set()
+        keeper.close()
+
+
+def test_an_item_larger_than_a_request_may_be_is_refused(desk: Subscribed) -> None:
+    desk.overrides = {"tenants": {"default": TenantLimits(max_body_bytes=2000)}}
+    desk.create()
+    desk.api.put(item(desk, "a", 1, assets={f"b{number}": {"href": "x" * 20} for number in range(100)}))
+    [note] = desk.look().notes
+    assert (note.decision.value, "are allowed" in note.reason) == ("refused", True)

@@ -77,7 +77,7 @@ def test_an_adapter_changes_the_text_as_in_peft(tmp_path: Path) -> None:
 def test_an_adapter_changes_a_chat_about_pictures(tmp_path: Path) -> None:
     base = a_llava(tmp_path / "base")
     adapter = a_lora(base, tmp_path / "lora", "AutoModelForImageTextToText")
-    prompt = Prompt({"input_ids": tokens(3, 4, 5), "max_new_tokens": 12, "layouts": []})
+    prompt = Prompt({"input_ids": tokens(3, 4, 5), "max_new_tokens": 12})
     texts = [said(base, prompt, processor="image-text-to-text", options=o) for o in ({}, {"adapter": str(adapter)})]
     assert texts[0] != texts[1]
 

@@ -1,4 +1,4 @@
-"""Chats about pictures: tiny networks with random weights, against the library's own processors and `generate`."""
+"""Directories of LLaVA, Granite Vision and Qwen2-VL as they are published, against the library's own parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import Llava
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from penstock.errors import InvalidInput, ModelUnavailable, ProcessorFailed
+from penstock.errors import InvalidInput, ModelUnavailable
 from penstock.processors.base import Output, Prompt
 from penstock.processors.multimodal.chat import ImageTextToText
 from penstock.processors.testing import Finished, LocalFiles, check_processor
@@ -35,7 +35,6 @@ from tests.support.multimodal import (
     a_granite_vision,
     a_llava,
     a_llava_next,
-    a_qwen2_vl,
     siglip_tower,
 )
 
@@ -132,23 +131,12 @@ def generated(directory: Path, inputs: dict[str, Any]) -> list[int]:
     return [int(token) for token in whole[0, ids.shape[1] :] if token != 257]
 
 
-def test_pictures_and_places_are_the_library_s(directory: Path, files: dict[str, Path]) -> None:
+def test_inputs_are_the_library_s(directory: Path, files: dict[str, Path]) -> None:
+    """The directories lack `processor_config.json`, as those of before transformers 4.46."""
     prompt, expected = prompt_of(directory, files), theirs(directory)
     np.testing.assert_array_equal(prompt.data["input_ids"], expected["input_ids"][0])
-    pixels, at = expected["pixel_values"].numpy(), 0
-    for number, layout in enumerate(prompt.data["layouts"]):
-        ours = prompt.data[f"image_{number}"]
-        assert ours.dtype == np.float32
-        if "image_sizes" in expected:  # filled up to the largest number of tiles
-            mine = pixels[number, : len(ours)]
-            assert not pixels[number, len(ours) :].any()
-            assert layout == expected["image_sizes"][number].tolist()
-        else:
-            mine, at = pixels[at : at + len(ours)], at + len(ours)
-        np.testing.assert_allclose(ours, mine, rtol=0, atol=2e-6)
-        if "image_grid_thw" in expected:
-            assert layout == expected["image_grid_thw"][number].tolist()
-    assert len(prompt.data["layouts"]) == len(SHOWN)
+    for name in expected.keys() - {"input_ids"}:
+        np.testing.assert_array_equal(prompt.data[f"inputs.{name}"], expected[name], name)
 
 
 @pytest.mark.breadth(but=("qwen2_vl", "llava_next"))
@@ -177,7 +165,7 @@ def test_what_the_network_sees_counts(directory: Path, files: dict[str, Path]) -
 @pytest.mark.breadth(but=("llava",))
 def test_a_chat_without_pictures_is_the_library_s(directory: Path, files: dict[str, Path]) -> None:
     prompt = prompt_of(directory, files, [{"role": "user", "content": "Who is there?"}])
-    assert prompt.data["layouts"] == []
+    assert "inputs.pixel_values" not in prompt.data
     with closing(load(directory, processor="image-text-to-text")) as runner:
         with_picture, alone = finish(runner, prompt_of(directory, files), prompt)
         assert with_picture.data["token_ids"] == finish(runner, prompt_of(directory, files))[0].data["token_ids"]
@@ -205,19 +193,26 @@ class Tower:
 
 def test_pictures_are_encoded_once_and_then_known(eyes: Any, tmp_path: Path, files: dict[str, Path]) -> None:
     tower = Tower(eyes)
-    prompt = prompt_of(tmp_path / "eyes", files)
+    prompt = prompt_of(tmp_path / "eyes", files, [{"role": "user", "content": [image(1), text("What?")]}])
     (first,) = finish(eyes, prompt)
-    assert tower.seen == 3, "one is shown twice, and steps after the first see none"
-    assert first.counts == {"encoder_hits": 1, "encoder_misses": 3}
+    assert (tower.seen, first.counts) == (1, {"encoder_hits": 0, "encoder_misses": 1})
     assert eyes.encodings.held_bytes > 0, "what a worker tells of the cache is that of its runners"
     other = prompt_of(tmp_path / "eyes", files, [{"role": "user", "content": [image(1), text("Another chat")]}])
     (again,) = finish(eyes, other)
-    assert (tower.seen, again.counts) == (3, {"encoder_hits": 1, "encoder_misses": 0})
+    assert (tower.seen, again.counts) == (1, {"encoder_hits": 1, "encoder_misses": 0})
     (elsewhere,) = finish(eyes, Prompt(other.data, other.cost, tenant="other"))
-    assert (tower.seen, elsewhere.counts) == (4, {"encoder_hits": 0, "encoder_misses": 1})
+    assert (tower.seen, elsewhere.counts) == (2, {"encoder_hits": 0, "encoder_misses": 1})
     assert elsewhere.data == again.data
     with closing(load(tmp_path / "eyes", processor="image-text-to-text")) as fresh:
         assert finish(fresh, other)[0].data == again.data
+
+
+def test_a_cache_of_no_bytes_encodes_each_time(tmp_path: Path, files: dict[str, Path]) -> None:
+    directory = a_llava(tmp_path / "eyes")
+    prompt, none = prompt_of(directory, files), {"encoder_cache_bytes": 0}
+    with closing(load(directory, processor="image-text-to-text", options=none)) as runner:
+        counts = [finish(runner, prompt)[0].counts for _ in range(2)]
+    assert counts == [{"encoder_hits": 0, "encoder_misses": 1}] * 2
 
 
 def test_a_first_step_may_be_repeated_and_pictures_are_let_go(
@@ -230,55 +225,20 @@ def test_a_first_step_may_be_repeated_and_pictures_are_let_go(
     step: Step = first
     while isinstance(step, Continue):
         [step] = eyes.step([step.state])
-    assert first.state.held.opening.images is None
-
-
-@pytest.mark.breadth(every=3)
-@pytest.mark.parametrize(
-    ("change", "kind", "sentence"),
-    [
-        ({"image_0": None}, ProcessorFailed, "with an image `image_N`, a float32 array"),
-        ({"image_0": np.zeros((1, 3, 32, 32))}, ProcessorFailed, "a float32 array"),
-        ({"image_0": np.zeros((3, 36, 36), np.float32)}, InvalidInput, r"shape \(any, 3, 36, 36\), not \(3, 36, 36\)"),
-        ({"image_0": np.zeros((2, 3, 36, 31), np.float32)}, InvalidInput, r"not \(2, 3, 36, 31\)"),
-        ({"layouts": [[50]]}, ProcessorFailed, "a list of 2 whole numbers"),
-        ({"layouts": [[50, 0]]}, ProcessorFailed, "a list of 2 whole numbers"),
-        ({"layouts": [50]}, ProcessorFailed, "a list of 2 whole numbers"),
-        ({"layouts": "ab"}, ProcessorFailed, "a list of 2 whole numbers"),
-    ],
-)
-def test_pictures_that_do_not_fit_are_refused(
-    eyes: Runner, tmp_path: Path, files: dict[str, Path], change: dict[str, Any], kind: type[Exception], sentence: str
-) -> None:
-    prompt = prompt_of(tmp_path / "eyes", files, [{"role": "user", "content": [image(0)]}])
-    with pytest.raises(kind, match=sentence):
-        eyes.admit(Prompt({**prompt.data, **change}))
+    assert not first.state.held.inputs
 
 
 def test_places_that_do_not_fit_fail_alone(tmp_path: Path, files: dict[str, Path]) -> None:
     directory = a_granite_vision(tmp_path / "eyes")
     good = prompt_of(directory, files)
-    ids = good.data["input_ids"]
-    bad = Prompt({**good.data, "input_ids": np.delete(ids, int(np.flatnonzero(ids == 256)[0]))})
+    bad = Prompt({**good.data, "input_ids": np.where(good.data["input_ids"] == 256, 3, good.data["input_ids"])})
     model = a_model(directory, processor="image-text-to-text")
     with closing(BatchingEngine(Runners.installed())) as engine:
-        with pytest.raises(InvalidInput, match="and the images make"):
+        with pytest.raises(InvalidInput, match="Image features and image tokens do not match"):
             list(engine.run(model, iter([bad]), check=lambda: None))
         answers = [out for out in engine.run(model, iter([good]), check=lambda: None) if not out.partial]
     with closing(load(directory, processor="image-text-to-text")) as runner:
         assert answers[0].data == finish(runner, good)[0].data
-
-
-def test_a_grid_that_does_not_fit_is_refused_before_the_engine(tmp_path: Path, files: dict[str, Path]) -> None:
-    directory = a_qwen2_vl(tmp_path / "eyes")
-    prompt = prompt_of(directory, files)
-    with closing(load(directory, processor="image-text-to-text")) as runner:
-        for layouts, sentence in (
-            ([[1, 60, 60], *prompt.data["layouts"][1:]], "an image makes 900 tokens, and the prompt has fewer"),
-            (prompt.data["layouts"][:2], "places for more images than there are"),
-        ):
-            with pytest.raises(InvalidInput, match=sentence):
-                runner.admit(Prompt({**prompt.data, "layouts": layouts}))
 
 
 def test_in_bfloat16_pictures_are_seen_too(tmp_path: Path, files: dict[str, Path]) -> None:
@@ -297,7 +257,7 @@ def test_several_feature_layers_of_a_llava(tmp_path: Path, files: dict[str, Path
     prompt = prompt_of(directory, files)
     with closing(load(directory, processor="image-text-to-text")) as runner:
         (output,) = finish(runner, prompt)
-    pixels = torch.from_numpy(np.concatenate([prompt.data[f"image_{number}"] for number in range(len(SHOWN))]))
+    pixels = torch.from_numpy(prompt.data["inputs.pixel_values"])
     ids = torch.from_numpy(prompt.data["input_ids"])[None]
     assert output.data["token_ids"] == generated(directory, {"input_ids": ids, "pixel_values": pixels})
 
@@ -328,35 +288,17 @@ def test_the_processor_keeps_its_contract(check: Any, directory: Path, files: di
     assert (usage["completion_tokens"], done.result.data["finish_reason"]) == (10, "length")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"vision_config": {"model_type": "pixtral"}}, "the vision tower 'pixtral' is not supported"),
-        (
-            {"vision_config": {"model_type": "siglip_vision_model", "image_size": 48}},
-            "multiples of the vision tower's 48 px",
-        ),
-        ({"image_grid_pinpoints": [[64, 64]]}, "different image_grid_pinpoints"),
-        ({"vision_feature_select_strategy": "default"}, "do not give square tiles"),
-        ({"image_token_index": 299}, "lacks the image_token_id of config.json, 299"),
-    ],
-)
-def test_a_directory_that_does_not_go_together_is_refused(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
-    directory = a_granite_vision(tmp_path)
-    config = json.loads((directory / "config.json").read_text())
-    config.pop("image_token_id", None)
-    (directory / "config.json").write_text(json.dumps({**config, **wrong}))
-    with pytest.raises(ModelUnavailable, match=sentence):
-        ImageTextToText(a_model(directory, processor="image-text-to-text"))
-
-
-@pytest.mark.parametrize("made", [a_llava, a_qwen2_vl])
-def test_pictures_of_another_size_than_the_network_s_are_refused(tmp_path: Path, made: Any) -> None:
-    directory = made(tmp_path)
+def test_the_option_preprocessor_stands_for_its_file(tmp_path: Path, files: dict[str, Path]) -> None:
+    directory = a_llava(tmp_path / "eyes")
+    expected = prompt_of(directory, files).data["inputs.pixel_values"]
     path = directory / "preprocessor_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "crop_size": 40, "patch_size": 10}))
-    with pytest.raises(ModelUnavailable, match=r"does not make images of the network's 32 px|different patch sizes"):
-        ImageTextToText(a_model(directory, processor="image-text-to-text"))
+    given = json.loads(path.read_text())
+    path.unlink()
+    model = a_model(directory, processor="image-text-to-text", options={"preprocessor": given})
+    processor = ImageTextToText(model)
+    request = processor.request.model_validate({"messages": MESSAGES})
+    [prompt] = processor.pre_process(request, LocalFiles(files)).prompts
+    np.testing.assert_array_equal(prompt.data["inputs.pixel_values"], expected)
 
 
 def test_a_task_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -367,24 +309,18 @@ def test_a_task_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         load(directory, processor="text-generation")
 
 
-def test_a_template_may_want_one_text(tmp_path: Path, files: dict[str, Path]) -> None:
+def test_a_template_may_stand_in_the_tokenizer_s_file(tmp_path: Path, files: dict[str, Path]) -> None:
     directory = a_llava(tmp_path / "eyes")
-    in_parts = prompt_of(directory, files).data["input_ids"]
-    one = TEMPLATE[: TEMPLATE.index("{% for part")] + "{{ message.content }}{% endfor %}ASSISTANT:"
-    (directory / "chat_template.jinja").write_text(one)
-    np.testing.assert_array_equal(prompt_of(directory, files).data["input_ids"], in_parts)
+    expected = prompt_of(directory, files).data["input_ids"]
+    (directory / "chat_template.jinja").unlink()
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
+    np.testing.assert_array_equal(prompt_of(directory, files).data["input_ids"], expected)
 
 
-@pytest.mark.parametrize(
-    ("template", "sentence"),
-    [
-        (None, r"lacks a chat template: the file chat_template\.jinja"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}", f"no placeholder for images: it must write {IMAGE} once"),
-        (TEMPLATE.replace(IMAGE, IMAGE * 2), "no placeholder for images"),
-    ],
-)
-def test_a_template_without_places_is_refused(tmp_path: Path, template: str | None, sentence: str) -> None:
+@pytest.mark.parametrize("change", [(IMAGE, ""), (IMAGE, IMAGE * 2)])
+def test_a_template_without_one_place_for_an_image_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
     path = a_llava(tmp_path) / "chat_template.jinja"
-    path.unlink() if template is None else path.write_text(template)
-    with pytest.raises(ModelUnavailable, match=sentence):
+    path.write_text(TEMPLATE.replace(*change))
+    with pytest.raises(ModelUnavailable, match=r"takes no chat of a text and an image: .*number of <image> tokens"):
         ImageTextToText(a_model(tmp_path, processor="image-text-to-text"))

@@ -185,7 +185,7 @@ def test_a_chat_about_a_picture_goes_on_as_in_the_library(tmp_path: Path, made: 
     folder = LIVES[made](a_wide_llava(tmp_path / "plain"), tmp_path / "quantised", CHAT)
     ids = tokens(10, 11, *[256] * 16, 12, 13)
     pixels = an_image(1, 3, 32, 32)
-    prompt = Prompt({"input_ids": ids, "max_new_tokens": 12, "layouts": [[]], "image_0": pixels})
+    prompt = Prompt({"input_ids": ids, "max_new_tokens": 12, "inputs.pixel_values": pixels})
     [said] = ours(folder, prompt, processor="image-text-to-text")
     assert said == theirs(opened(folder, CHAT), prompt, pixel_values=torch.from_numpy(pixels))
 

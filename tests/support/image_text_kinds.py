@@ -241,6 +241,17 @@ KINDS: Mapping[str, Kind] = {
         }},
     ),
     "internvl": _an_internvl("InternVLProcessor"),
+    "llava": Kind(
+        tokens=_IMAGE, config=_IMAGE_INDEX, images=_CLIP, processor={"processor_class": "LlavaProcessor", **_LLAVA},
+    ),
+    "llava_next": Kind(
+        tokens=_IMAGE, config={**_IMAGE_INDEX, "image_grid_pinpoints": _PINPOINTS},
+        images={
+            "image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 32}, "crop_size": _SQUARE,
+            "image_grid_pinpoints": _PINPOINTS,
+        },
+        processor={"processor_class": "LlavaNextProcessor", **_LLAVA},
+    ),
     "llava_next_video": Kind(
         tokens=("<image>", "<video>"),
         config={**_IMAGE_INDEX, "video_token_index": "<video>", "image_grid_pinpoints": _PINPOINTS},
@@ -300,6 +311,7 @@ KINDS: Mapping[str, Kind] = {
         config={"decoder_start_token_id": FIRST, "text_config": {"decoder_start_token_id": FIRST}},
     ),
     "qianfan_ocr": _an_internvl("QianfanOCRProcessor", image="<image>"),
+    "qwen2_vl": _a_qwen("Qwen2VLProcessor"),
     "qwen2_5_vl": _a_qwen(
         "Qwen2_5_VLProcessor", vision_config={"window_size": 32, "fullatt_block_indexes": [1]}
     ),

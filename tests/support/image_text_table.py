@@ -48,7 +48,3 @@ UNTRIED: Mapping[str, str] = {
     "video_llava": _NO_TINY,
     "vision-encoder-decoder": "transformers has no processor for it",
 }
-
-
-#: Types with a family of their own, see `tests/support/multimodal.py`.
-OWN = ("llava", "llava_next", "qwen2_vl")

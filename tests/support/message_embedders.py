@@ -15,8 +15,6 @@ from PIL import Image
 from penstock.workers.engine.transformers.supported_types import ALONE, BATCHED
 from tests.support import image_text_table
 from tests.support.image_text_kinds import KINDS
-from tests.support.image_text_types import write_kind
-from tests.support.multimodal import MADE, write_json_files
 
 #: Types that embed nothing, with the reason.
 UNFIT: Mapping[str, str] = {
@@ -35,29 +33,12 @@ _REFUSED = {
     **image_text_table.UNTRIED,
     **UNFIT,
 }
-EMBEDDERS = sorted({*KINDS, *image_text_table.OWN} - UNFIT.keys())
+EMBEDDERS = sorted(KINDS.keys() - UNFIT.keys())
 #: Outcomes by type, as `supported_types.json` has them.
 OUTCOMES: Mapping[str, Sequence[str] | str] = {
     **_REFUSED,
     **{kind: [ALONE] if kind in ONE_BY_ONE else [BATCHED, ALONE] for kind in EMBEDDERS},
 }
-#: `processor_config.json` of types with a family of their own, whose families do without.
-_PROCESSORS = {
-    "llava": {"processor_class": "LlavaProcessor", "patch_size": 8, "num_additional_image_tokens": 1},
-    "llava_next": {"processor_class": "LlavaNextProcessor", "patch_size": 8, "num_additional_image_tokens": 1},
-}
-
-
-def write_embedder(kind: str, folder: Path) -> Path:
-    """Save a chat network with random weights; return its directory."""
-    if kind in KINDS:
-        return write_kind(kind, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    MADE[kind](folder)
-    if kind in _PROCESSORS:
-        strategy = {"vision_feature_select_strategy": "default"}
-        write_json_files(folder, {"processor_config.json": {**_PROCESSORS[kind], **strategy}})
-    return folder
 
 
 @torch.inference_mode()

@@ -82,8 +82,8 @@ class Subscribed:
 
     @property
     def settings(self) -> Settings:
-        allowed = (f"127.0.0.1:{self.api.port}",)
-        return Settings(data=self.folder, allowed_hosts=allowed, **self.overrides)
+        options: dict[str, Any] = {"data": self.folder, "allowed_hosts": (f"127.0.0.1:{self.api.port}",)}
+        return Settings(**(options | self.overrides))
 
     def create(self, **changes: Any) -> Subscription:
         """Create a subscription."""

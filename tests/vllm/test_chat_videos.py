@@ -22,7 +22,7 @@ from penstock.errors import InvalidInput, MediaTooLarge
 from penstock.intake.media import LocalMedia
 from penstock.models import Limits, media_references
 from penstock.processors.base import Prompt
-from penstock.processors.multimodal.chat import GeneralChats, ImageTextToText
+from penstock.processors.multimodal.chat import ImageTextToText
 from penstock.processors.testing import LocalFiles
 from penstock.processors.video.writing import open_video_writer
 from penstock.workers.engine.engine import BatchingEngine
@@ -119,13 +119,12 @@ def library_inputs(processor: Any, files: dict[str, Path], kinds: Sequence[str])
 @torch.inference_mode()
 def test_answers_about_videos_are_the_library_s(directory: Path, files: dict[str, Path]) -> None:
     processor = a_processor(directory)
-    assert isinstance(processor._chats, GeneralChats)
     network = transformers.AutoModelForImageTextToText.from_pretrained(directory, local_files_only=True).eval()
     said = set()
     with closing(load(directory, processor="image-text-to-text")) as runner:
         for kinds in APART.get(network.config.model_type, CHATS):
             (output,) = finish(runner, prompt_of(processor, files, kinds))
-            inputs = library_inputs(processor._chats.encoder.processor, files, kinds)
+            inputs = library_inputs(processor.encoder.processor, files, kinds)
             made = network.generate(**inputs, max_new_tokens=NEW, do_sample=False, num_beams=1)[0].tolist()
             expected = [token for token in made[inputs["input_ids"].shape[1] :] if token != FIRST]
             assert output.data["token_ids"] == expected, kinds

@@ -75,7 +75,7 @@ DEDICATED: Mapping[Task, Mapping[str, Sequence[str] | str]] = {
         **_equal("whisper"),
     },
     Task.IMAGE_TEXT_TO_TEXT: {
-        **_equal(*KINDS, *image_text_table.OWN),
+        **_equal(*KINDS),
         **dict.fromkeys(image_text_table.NEEDS_TORCHVISION, "only torchvision prepares its images"),
         **image_text_table.UNTRIED,
     },

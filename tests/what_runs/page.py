@@ -14,7 +14,6 @@ from pathlib import Path
 from penstock.workers.engine.transformers.supported_types import ALONE, BATCHED, EQUAL, FILE, outcomes
 from penstock.workers.engine.transformers.tasks import Task
 from tests.support.image_text_kinds import KINDS
-from tests.support.image_text_table import OWN
 from tests.support.pair_table import TABLE
 from tests.support.pipeline_table import rows as pipelines
 
@@ -100,8 +99,6 @@ def _tested(task: Task, kind: str, ways: Sequence[str]) -> str:
 
 
 def _chats(kind: str) -> str:
-    if kind in OWN:
-        return "several images, text; prepared by Penstock"
     made = KINDS[kind]
     images = "one image" if made.most == 1 else "one image, two images"
     needs = f"; needs the package `{made.package}`" if made.package else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 #: Shared libraries, fonts, time zones, certificates and other data that packages of the system bring. Only these files
@@ -33,11 +34,18 @@ def library_paths() -> tuple[Path, ...]:
 
 def outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
     """Return the existing paths without links, and without those inside of others."""
+    folder: Callable[[Path], str] = cache(os.path.realpath)  # thousands of modules share their folders
     found: list[Path] = []
-    for path in sorted({Path(os.path.realpath(path)) for path in paths}):
-        if path.exists() and not any(path.is_relative_to(outer) for outer in found[-1:]):
+    for path in sorted({_unlinked(path, folder) for path in paths}):
+        if not any(path.is_relative_to(outer) for outer in found[-1:]) and path.exists():
             found.append(path)
     return tuple(found)
+
+
+def _unlinked(path: Path, folder: Callable[[Path], str]) -> Path:
+    """Return the path without links; `folder` returns that of a folder."""
+    made = Path(folder(path.parent), path.name)
+    return Path(os.path.realpath(made)) if path.name in ("", "..") or made.is_symlink() else made
 
 
 def sparing(paths: Iterable[Path], private: Iterable[Path]) -> tuple[Path, ...]:

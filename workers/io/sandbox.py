@@ -56,6 +56,7 @@ _ENVIRONMENT = (
 _TUNED = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1"),
     "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
     # An IO process counts the cores as the worker does.
     cores.VARIABLE: str(cores.cores()),
     # A thread that starts when pyarrow is imported: forks could not share a processor with it (`pool.py`).

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -77,7 +76,7 @@ def _answer(
 ) -> None:
     match message:
         case {"kind": "fork", "descriptor": int(descriptor), "processor": str(processor)}:
-            preload(_own_module(registry, processor))
+            preload_processor(registry, processor)
 
             def run() -> None:
                 worker.close()
@@ -86,7 +85,7 @@ def _answer(
             worker.send("forked", pid=children.fork(run))
             os.close(descriptor)
         case {"kind": "preload", "processor": str(processor)}:
-            preload(_own_module(registry, processor))
+            preload_processor(registry, processor)
             worker.send("preloaded")
         case {"kind": "log", "descriptor": int(descriptor)}:
             os.dup2(descriptor, template.log_descriptor)
@@ -100,11 +99,12 @@ def _answer(
 def preload(modules: Iterable[str]) -> None:
     """Import modules, so that forks share their memory; a failed import is logged only: the fork reports it again.
 
-    All objects are frozen: a collection in a fork would touch, and so copy, every page.
+    `module:name` also reads a name, for modules that import what they name when it is read. All objects are frozen: a
+    collection in a fork would touch, and so copy, every page.
     """
     for module in modules:
         try:
-            importlib.import_module(module)
+            EntryPoint("", module, "").load()
         except Exception as error:
             log.info("io.not_preloaded", module=module, error=repr(error))
     gc.collect()
@@ -118,12 +118,14 @@ def _registry(more: dict[str, str]) -> Registry:
     return registry
 
 
-def _own_module(registry: Registry, processor: str) -> list[str]:
-    """Return the module of a processor of Penstock; none for a plugin."""
+def preload_processor(registry: Registry, processor: str) -> None:
+    """Import the module of a processor of Penstock, and what modules of Penstock behind it name in `PRELOAD`."""
     point = registry.processors.get(processor)
     if isinstance(point, EntryPoint) and point.module.startswith("penstock."):
-        return [point.module]
-    return []
+        preload([point.module])
+        own = [module for name, module in sys.modules.items() if name.startswith("penstock.")]
+        wanted = dict.fromkeys(name for module in own for name in getattr(module, "PRELOAD", ()))
+        preload(wanted)
 
 
 if __name__ == "__main__":

@@ -240,6 +240,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
     drops = open_drops(settings, store, objects)
     watch = DropWatch(drops, store)
     models = StoredModels(objects)
+    polls = SubscriptionPolls(settings, store, objects, hints)
     duties = [
         Duty("sweep", SWEEP_EVERY_S, lambda: sweep(store, hints), always=True),
         Duty("end", SWEEP_EVERY_S, lambda: end_due(store, objects, hints), always=True),
@@ -257,7 +258,7 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         Duty("models", MODELS_EVERY_S, lambda: store_models(store, objects, models)),
         Duty("modes", MODELS_EVERY_S, lambda: store_modes(store, objects)),
         Duty("retention", TIDY_EVERY_S, lambda: delete_leftovers_when_due(store, objects, settings)),
-        Duty("subscriptions", SUBSCRIPTIONS_EVERY_S, SubscriptionPolls(settings, store, objects, hints).step),
+        Duty("subscriptions", SUBSCRIPTIONS_EVERY_S, polls.step),
         *([Duty("spans", SPANS_EVERY_S, JobTraces(store, spans).step)] if spans.wanted else []),
         *(Duty(f"drop-{drop.rule.name}", settings.drop_poll_s, drop.step_when_due) for drop in drops),
         *([Duty("drops", DROPS_EVERY_S, watch.check_waiting)] if drops else []),
@@ -270,5 +271,6 @@ def keep(settings: Settings, store: records.JobStore, objects: ObjectStore) -> N
         log.info("keeper.started", duties=[duty.name for duty in duties])
         Keeper(store, duties).run(stop_requested=signals.once)
         watch.close()
+        polls.close()
         deliverer.close()
         spans.close()

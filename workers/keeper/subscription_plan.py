@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import floor
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -47,7 +49,10 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class FoundItem:
-    """An item of a listing. `refusal` is the reason for which it makes no job, with its decision."""
+    """An item of a listing. `refusal` is the reason for which it makes no job, with its decision.
+
+    The document is empty where it is not needed in this look.
+    """
 
     id: str
     collection: str
@@ -107,14 +112,14 @@ def begin(subscription: Subscription) -> Progress:
 
 
 def window_of(subscription: Subscription, progress: Progress, at: float) -> TimeRange:
-    """Return the range of item times to look at, at the time `at`."""
+    """Return the range of item times to look at, at the time `at`. It ends with a whole second, as searches do."""
     start = max(subscription.since_s, progress.cursor_s - subscription.look_back_s)
-    return TimeRange(start, max(start, min(at, progress.cursor_s + STEP_S)))
+    return TimeRange(start, max(start, floor(min(at, progress.cursor_s + STEP_S))))
 
 
 def is_behind(progress: Progress, window: TimeRange, at: float) -> bool:
     """Return True if the rest of a backfill, or of an outage, can be looked at at once."""
-    return progress.waiting is None and window.end_s < at and progress.cursor_s == window.end_s
+    return progress.waiting is None and window.end_s < floor(at) and progress.cursor_s == window.end_s
 
 
 def plan(
@@ -144,6 +149,7 @@ def plan(
             entries[name] = replace(entry, withdrawn=True)
             notes.append(Note(at, entry.id, entry.collection, entry.time_s, Decision.WITHDRAWN, job=entry.job))
     room, reason = _room(subscription, progress, at)
+    room = next((number for number, item in enumerate(wanted[:room]) if not item.document), room)
     jobs = tuple(PlannedJob(subscription.job_key(item.name, item.version), item) for item in wanted[:room])
     tally["waiting"], tally["new"] = len(wanted) - len(jobs), len(jobs)
     planned = replace(progress, entries=entries, counts=LookCounts(**tally)).noted(*notes)
@@ -179,6 +185,31 @@ def conclude(
     ).noted(*notes)  # fmt: skip
     due_s = at if is_behind(new, planned.window, at) else at + subscription.every_s
     return _pruned(replace(new, due_s=due_s), subscription, at)
+
+
+class Listing:
+    """Items of a listing as they come, with the documents of those alone that may become jobs in this look.
+
+    These are the earliest ones, so that memory does not grow with the catalogue.
+    """
+
+    def __init__(self, progress: Progress, *, most: int = 2 * MAX_JOBS) -> None:
+        self.items: list[FoundItem] = []
+        self._entries, self._most = progress.entries, most
+        #: Order and place in `items` of those with documents.
+        self._held: list[tuple[tuple[float, str], int]] = []
+
+    def add(self, item: FoundItem) -> None:
+        """Add an item."""
+        entry = self._entries.get(item.name)
+        if item.refusal is not None or (entry is not None and item.version in entry.versions):
+            self.items.append(replace(item, document={}))
+            return
+        self.items.append(item)
+        insort(self._held, (_order(item), len(self.items) - 1))
+        if len(self._held) > self._most:
+            _, place = self._held.pop()
+            self.items[place] = replace(self.items[place], document={})
 
 
 def failed(subscription: Subscription, progress: Progress, problem: str, at: float) -> Progress:

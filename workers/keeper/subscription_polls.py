@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -20,11 +21,13 @@ import structlog
 
 from penstock.config import Settings
 from penstock.errors import (
+    FetchFailed,
     JobGone,
     JobStoreError,
     MalformedBody,
     ModelUnavailable,
     ObjectStoreUnavailable,
+    PayloadTooLarge,
     PenstockError,
     StorageQuotaExceeded,
     UnknownJob,
@@ -51,10 +54,12 @@ from penstock.storage.journal.subscription_progress import Decision, Entry, Prog
 from penstock.storage.journal.subscriptions import Subscription, SubscriptionKey, subscribers
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import catalogues, records
+from penstock.storage.redis.fields import dump
 from penstock.storage.redis.records import QueueLimits
 from penstock.workers.keeper.subscription_plan import (
     Fate,
     FoundItem,
+    Listing,
     PlannedJob,
     Submission,
     begin,
@@ -66,8 +71,12 @@ from penstock.workers.keeper.subscription_plan import (
 )
 from penstock.workers.keeper.subscription_results import SubscriptionResults
 
-#: Subscriptions that are advanced at once, and seconds that a page of a catalogue may take.
-CONCURRENCY, PAGE_S = 4, 60.0
+#: Subscriptions that are advanced at once, of all tenants and of one: slow catalogues of one delay no other.
+CONCURRENCY, PER_TENANT = 16, 2
+#: Seconds that a page of a catalogue may take, and a look at all pages; and those that a step waits for its looks.
+PAGE_S, LOOK_S, STEP_S = 60.0, 180.0, 5.0
+#: Seconds between two parts of a page; a keeper that stops waits so long.
+IDLE_S = 10.0
 #: Seconds before the second and the third try of a page.
 _PAUSE_S = 0.5
 #: Characters of an item's id, and of its collection's, at most.
@@ -96,6 +105,8 @@ class SubscriptionPolls:
     clock: Callable[[], float] = time.time
     pause: Callable[[int], object] = field(default=lambda number: threading.Event().wait(_PAUSE_S * number))
     _held: dict[SubscriptionKey, _Held] = field(default_factory=dict)
+    _running: dict[SubscriptionKey, Future[None]] = field(default_factory=dict)
+    _closing: threading.Event = field(default_factory=threading.Event)
 
     @cached_property
     def models(self) -> StoredModels:
@@ -110,15 +121,59 @@ class SubscriptionPolls:
     @cached_property
     def guard(self) -> GuardedClient:
         """The guard that fetches the pages of catalogues."""
-        return GuardedClient(self.settings, patience=TimeLimits(total_s=PAGE_S))
+        return GuardedClient(self.settings, patience=TimeLimits(idle_s=IDLE_S, total_s=PAGE_S))
 
     def step(self) -> None:
-        """Advance each subscription once: look at its catalogue if that is due, and follow its jobs."""
+        """Advance each subscription once: look at its catalogue if that is due, and follow its jobs.
+
+        A look that takes longer than `STEP_S` goes on beside later steps.
+        """
+        ends_s = time.monotonic() + STEP_S
         numbers = {key: found for tenant in subscribers(self.objects) for key, found in self._numbers(tenant)}
         for key in self._held.keys() - numbers.keys():
-            del self._held[key]
-        with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="subscription") as pool:
-            list(pool.map(lambda each: self._advanced(*each), numbers.items()))
+            self._held.pop(key, None)
+        left = sorted((key for key in numbers if self._wants(key, numbers[key])), key=self._due_s)
+        while (left := self._begun(left, numbers)) and time.monotonic() < ends_s:
+            wait(self._running.values(), timeout=max(0, ends_s - time.monotonic()), return_when=FIRST_COMPLETED)
+        wait(self._running.values(), timeout=max(0, ends_s - time.monotonic()))
+
+    def _begun(
+        self, keys: list[SubscriptionKey], numbers: Mapping[SubscriptionKey, tuple[int, int]]
+    ) -> list[SubscriptionKey]:
+        """Begin to advance subscriptions, as far as their tenants have room; return those that are left."""
+        for key in [key for key, running in self._running.items() if running.done()]:
+            del self._running[key]
+        busy, left = Counter(key.tenant for key in self._running), list[SubscriptionKey]()
+        for key in keys:
+            if key in self._running:
+                continue
+            if busy[key.tenant] >= PER_TENANT:
+                left.append(key)
+                continue
+            busy[key.tenant] += 1
+            self._running[key] = self._pool.submit(self._advanced, key, numbers[key])
+        return left
+
+    def close(self) -> None:
+        """End the looks under way."""
+        self._closing.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="subscription")
+
+    def _due_s(self, key: SubscriptionKey) -> float:
+        held = self._held.get(key)
+        return 0.0 if held is None or held.progress is None else held.progress.due_s
+
+    def _wants(self, key: SubscriptionKey, numbers: tuple[int, int]) -> bool:
+        """Return False for a subscription of which nothing changed, and for which nothing is to be done."""
+        held = self._held.get(key)
+        if held is None or held.numbers != numbers or held.subscription is None or held.progress is None:
+            return held is None or held.numbers != numbers
+        is_due = not held.subscription.paused and held.progress.due_s <= self.clock()
+        return is_due or self.results.wants(held.subscription, held.progress)
 
     def _numbers(self, tenant: str) -> Iterator[tuple[SubscriptionKey, tuple[int, int]]]:
         """Yield the tenant's subscriptions with the latest revisions of their definition and progress."""
@@ -174,20 +229,9 @@ class SubscriptionPolls:
 
     def _followed(self, progress: Progress) -> Progress:
         """Return the progress with the ends of its jobs."""
-        ends = {
-            name: end
-            for name, entry in progress.entries.items()
-            if entry.is_open and (end := self._end(progress, entry))
-        }
-        if not ends:
-            return progress
-        return replace(
-            progress,
-            entries={
-                **progress.entries,
-                **{name: replace(progress.entries[name], end=end) for name, end in ends.items()},
-            },
-        )
+        live = {name: entry for name, entry in progress.entries.items() if entry.is_open}
+        ended = {name: replace(entry, end=self._end(progress, entry)) for name, entry in live.items()}
+        return progress if ended == live else replace(progress, entries={**progress.entries, **ended})
 
     def _end(self, progress: Progress, entry: Entry) -> str | None:
         """Return the end of an entry's job; None while it runs."""
@@ -211,13 +255,28 @@ class SubscriptionPolls:
             subscription.stac, subscription.collections, together([each.geometry for each in polygons]), start, end,
             subscription.filter,
         )  # fmt: skip
+        listing, ends_s = Listing(progress), time.monotonic() + LOOK_S
+
+        def check() -> None:
+            if self._closing.is_set():
+                raise FetchFailed("the keeper stops")
+            if time.monotonic() > ends_s:
+                raise FetchFailed(f"the catalogue did not list everything within {LOOK_S:.0f} s")
+
+        def take(document: Mapping[str, Any]) -> bool:
+            """Add an item to the listing; nothing is left for the search to return."""
+            if (item := found_item(subscription, polygons, document)) is not None:
+                listing.add(item)
+            return False
+
         try:
-            listed = StacSearches(self.guard, subscription.key.tenant, self.pause).items(search)
+            StacSearches(self.guard, subscription.key.tenant, self.pause, check).items(search, passes=take)
         except PenstockError as error:
+            if self._closing.is_set():
+                raise  # nothing is stored: the next keeper looks anew
             log.warning("subscription.unread", subscription=str(subscription.key), detail=error.detail)
             return failed(subscription, progress, error.detail, at)
-        items = [item for each in listed if (item := found_item(subscription, polygons, each)) is not None]
-        planned = plan(subscription, progress, window, items, at)
+        planned = plan(subscription, progress, window, listing.items, at)
         after = conclude(subscription, planned, list(self._submitted(subscription, planned.jobs)), at)
         log.info(
             "subscription.looked", subscription=str(subscription.key), found=after.counts.found,
@@ -261,6 +320,9 @@ class SubscriptionPolls:
         catalogue = merged(self.store.run(catalogues.known()), self.models.read())
         entry = servable(subscription.model, catalogue, key.id)
         wanted = job_request(subscription, planned.item, entry)
+        size_bytes, limit_bytes = len(dump(wanted.input).encode()), self.settings.body_limit_bytes(tenant)
+        if size_bytes > limit_bytes:
+            raise PayloadTooLarge(f"the input has {size_bytes} bytes; {limit_bytes} are allowed")
         found = examine(entry, wanted.input)
         by_range = media_by_range(entry.input_schema, wanted.input)
         check = partial(check_reference, self.objects, self.settings, tenant, entry)

@@ -66,6 +66,12 @@ class SubscriptionResults:
             after = self._indexed(subscription, after)
         return self._told(subscription, after)
 
+    def wants(self, subscription: Subscription, progress: Progress) -> bool:
+        """Return True where a step has something to follow: a job, a new result, or a delivery."""
+        waits = any(entry.is_open or entry.has_new_result for entry in progress.entries.values())
+        hooked = subscription.webhook is not None and subscription.condition is not None
+        return waits or (hooked and any(_is_to_tell(each) for each in progress.published))
+
     def _ready(self, subscription: Subscription, progress: Progress) -> Iterator[tuple[str, Entry]]:
         """Yield the entries with new results by time. With a condition, each follows all that came before it."""
         ordered = sorted(progress.entries.items(), key=lambda each: (each[1].time_s, each[0]))
@@ -174,7 +180,7 @@ class SubscriptionResults:
         return progress if published == [*progress.published] else replace(progress, published=tuple(published))
 
     def _sent(self, subscription: Subscription, each: Published) -> Published:
-        if each.told or not (each.change or {}).get("holds"):
+        if not _is_to_tell(each):
             return each
         tenant, name = subscription.key.tenant, f"msg_{each.job}_{CHANGED}"
         try:
@@ -201,6 +207,10 @@ def changed_body(subscription: Subscription, each: Published, base_url: str) -> 
         "links": {"item": f"{place}/items/{each.folder}/{ITEM}", "collection": f"{place}/{COLLECTION}"},
     }
     return json.dumps({"type": CHANGED, "timestamp": _iso(each.made_s), "data": data}, separators=(",", ":"))
+
+
+def _is_to_tell(each: Published) -> bool:
+    return not each.told and bool((each.change or {}).get("holds"))
 
 
 def _classes(document: Mapping[str, Any]) -> dict[str, int]:

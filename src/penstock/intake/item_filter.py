@@ -35,6 +35,9 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
     }
 )
 _KNOWN = "AND, OR, NOT, =, <>, <, <=, >, >=, BETWEEN, IN, LIKE and IS NULL"
+_EXAMPLE = "eo:cloud_cover < 20"
+#: The place in the library's message.
+_COLUMN = re.compile(r"--> 1:(\d+)")
 #: Members of an item that a filter may name beside its properties.
 _MEMBERS = ("id", "collection")
 _NESTING = re.compile(r"\(|\bnot\b|--", re.IGNORECASE)
@@ -75,8 +78,9 @@ def expression(text: str) -> Any:
     try:
         expression = cql2.parse_text(text).to_json()
     except Exception as error:  # the library raises its own errors without a common base
-        said = " ".join(str(error).split())[:200]
-        raise ValueError(f"is no CQL2 text: {said}") from error
+        column = _COLUMN.search(str(error))
+        place = f" at character {column[1]}" if column else ""
+        raise ValueError(f"is no CQL2 text{place}; an example is {_EXAMPLE}") from error
     _check(expression)
     return expression
 
@@ -102,7 +106,7 @@ def _check(node: Any) -> None:
         case {"op": str(name)}:
             raise ValueError(f"uses {name!r}, which is not supported; it may use {_KNOWN}")
         case _:
-            raise ValueError("is no condition; an example is eo:cloud_cover < 20")
+            raise ValueError(f"is no condition; an example is {_EXAMPLE}")
 
 
 def _check_values(*nodes: Any) -> None:

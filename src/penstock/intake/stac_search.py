@@ -19,13 +19,14 @@ from pystac_client.exceptions import APIError
 from pystac_client.stac_api_io import StacApiIO
 
 from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaUnreadable
+from penstock.intake.connections import no_check
 from penstock.intake.credentials import is_passing
 from penstock.intake.guard import GuardedClient
 from penstock.intake.item_filter import expression
 from penstock.processors.links import collection_items
 
 #: Bytes of one answer of a STAC API, items of a page, answers and items of one search, at most.
-MAX_ANSWER_BYTES, PAGE_ITEMS, MAX_ANSWERS, MAX_ITEMS = 32 << 20, 100, 400, 20_000
+MAX_ANSWER_BYTES, PAGE_ITEMS, MAX_ANSWERS, MAX_ITEMS = 16 << 20, 100, 400, 20_000
 #: Tries of each request of a search with pauses.
 TRIES = 3
 _NAMED_COLLECTIONS = 500
@@ -57,19 +58,21 @@ class StacSearches:
     tenant: str
     #: Called with the number of each failed try before the next one; None = each request is tried once.
     pause: Callable[[int], object] | None = None
+    #: Called again and again while an answer is awaited; any error that it raises ends the search.
+    check: Callable[[], None] = no_check
 
     def items(
         self, wanted: StacSearch, passes: Callable[[Mapping[str, Any]], bool] = lambda _: True, most: int | None = None
     ) -> list[Mapping[str, Any]]:
         """Return the items that pass, as the server gives them: it may repeat some, and give others.
 
-        The first `most` of them; None = all. An item without an address of its own gets that of the search. Raises
-        `MediaNotFound` for an unknown collection, `InvalidInput` for a search that the server rejects,
-        `MediaUnreadable` for a server that is no STAC API with search, `MediaRefused` for an address that is not
-        allowed, and the retryable `FetchFailed`, also for more than `MAX_ITEMS` items.
+        Beside them, one page at a time is held in memory. The first `most` of them; None = all. An item without an
+        address of its own gets that of the search. Raises `MediaNotFound` for an unknown collection, `InvalidInput` for
+        a search that the server rejects, `MediaUnreadable` for a server that is no STAC API with search, `MediaRefused`
+        for an address that is not allowed, and the retryable `FetchFailed`, also for more than `MAX_ITEMS` items.
         """
         host = urlsplit(wanted.url).netloc.rpartition("@")[2]
-        io = _GuardedIO(self.guard, self.tenant, self.pause)
+        io = _GuardedIO(self)
         with _translated(host):
             api = _Api(root := wanted.url.rstrip("/").removesuffix("/search"), io.read_json(root))
             for name in dict.fromkeys(wanted.collections):
@@ -197,11 +200,9 @@ def _require_collection(api: _Api, io: StacApiIO, name: str, host: str) -> None:
 class _GuardedIO(StacApiIO):
     """Requests through the guard: neither `requests` nor a local file is ever used."""
 
-    def __init__(self, guard: GuardedClient, tenant: str, pause: Callable[[int], object] | None) -> None:
+    def __init__(self, searches: StacSearches) -> None:
         super().__init__(max_retries=None)
-        self._guard = guard
-        self._tenant = tenant
-        self._pause = pause
+        self._searches = searches
         self._asked = set[tuple[str, bytes | None]]()
         self._place: str | None = None
 
@@ -234,13 +235,14 @@ class _GuardedIO(StacApiIO):
             try:
                 return self._text(href, body)
             except (FetchFailed, MediaUnreadable):
-                if self._pause is None or number == TRIES:
+                if self._searches.pause is None or number == TRIES:
                     raise
-            self._pause(number)
+            self._searches.pause(number)
             number += 1
 
     def _text(self, href: str, body: bytes | None) -> str:
-        answer = self._guard.ask(href, MAX_ANSWER_BYTES, tenant=self._tenant, body=body)
+        by = self._searches
+        answer = by.guard.ask(href, MAX_ANSWER_BYTES, tenant=by.tenant, body=body, check=by.check)
         if is_passing(answer.status):
             raise FetchFailed(f"it answered with status {answer.status}", retry_after_s=answer.retry_after_s)
         text = answer.body.decode("utf-8", "replace")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,39 +31,17 @@ from penstock.workers.engine.transformers.sampling import Sampling
 from penstock.workers.engine.transformers.stepwise import Held, HeldState, StepwiseRunner, begun
 from penstock.workers.engine.transformers.texts import checked_tokens, max_tokens_of
 
-#: Counters of an output, see `Output.counts`.
-Counts = Mapping[str, int]
 
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """Inputs of a text beside its tokens: by the library's names, or those of an opener."""
-
-    #: The prompt's images.
-    images: Any = None
-    #: Positions of the tokens, (axes, T), for networks that do not count them.
-    positions: Array | None = None
-    inputs: Mapping[str, Sent] = field(default_factory=dict)
-
-
-class Opener(Protocol):
-    """Makes the inputs of prompts with images, whose encodings it keeps."""
+class Encodings(Protocol):
+    """The encodings of images that earlier prompts of a tenant had."""
 
     @property
-    def encodings(self) -> EncoderCache[Tensor]:
-        """The cache of encoded images."""
+    def cache(self) -> EncoderCache[Any]:
+        """The cache of encodings."""
         ...
 
-    def admit(self, prompt: Prompt, device: TorchDevice) -> Opening:
-        """Return the inputs beside the tokens on their way to the device; raise as `Runner.admit` does."""
-        ...
-
-    def inputs(self, tokens: Tensor, opening: Opening, device: TorchDevice) -> tuple[dict[str, Any], Counts]:
-        """Return the network's arguments for tokens (T,) with their opening, and counters."""
-        ...
-
-    def close(self) -> None:
-        """Free the device's memory."""
+    def of(self, prompt: Prompt, counts: dict[str, int]) -> AbstractContextManager[None]:
+        """Use the encodings for a prompt in the block, and count them."""
         ...
 
 
@@ -70,20 +49,24 @@ class Opener(Protocol):
 class Text(Held):
     """A text under way."""
 
-    #: Tokens (T,), embeddings (T, D), or None where the opening has them.
+    #: Tokens (T,), embeddings (T, D), or None where `inputs` have them.
     given: Sent | None
     sampling: Sampling
-    opening: Opening
+    #: The prompt without its data.
+    prompt: Prompt
+    #: Inputs beside the tokens, by the library's names.
+    inputs: Mapping[str, Sent]
     new: list[int] = field(default_factory=list)
-    counts: Counts = field(default_factory=dict)
+    #: Counters of the output, see `Output.counts`.
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRunner(StepwiseRunner[Text]):
     """A runner that continues texts: prompts have `input_ids`, int64 (T,), and plain data, see `Sampling.of`.
 
-    Without an opener further inputs of the network are arrays `inputs.NAME` with their batch axis; numbered ones
-    (`inputs.NAME.0`) make a list. Instead of tokens prompts may have `inputs_embeds`, float32 (T, D).
+    Further inputs of the network are arrays `inputs.NAME` with their batch axis; numbered ones (`inputs.NAME.0`) make a
+    list. Instead of tokens prompts may have `inputs_embeds`, float32 (T, D).
 
     Outputs have `token_ids`, the new ones without the end token, and `finish_reason`: "stop" at an end token, "length"
     after `max_new_tokens`. Partial outputs have the `token_ids` so far.
@@ -95,12 +78,12 @@ class GenerationRunner(StepwiseRunner[Text]):
     #: Names of inputs beside the tokens that each prompt must have.
     needed: tuple[str, ...] = ()
     takes_mask: bool = True
-    opener: Opener | None = None
+    images: Encodings | None = None
 
     @property
-    def encodings(self) -> EncoderCache[Tensor] | None:
+    def encodings(self) -> EncoderCache[Any] | None:
         """The cache of encoded images, if the network takes images."""
-        return None if self.opener is None else self.opener.encodings
+        return None if self.images is None else self.images.cache
 
     def bucket(self, prompt: Prompt) -> Hashable:  # noqa: ARG002
         """Return one key for all texts: they advance together."""
@@ -108,23 +91,21 @@ class GenerationRunner(StepwiseRunner[Text]):
 
     def admit(self, prompt: Prompt) -> HeldState[Text]:
         """Return the prompt's inputs on their way to the device."""
-        arrays = {} if self.opener else network_inputs(prompt)
+        arrays = network_inputs(prompt)
         given = self._given(prompt, arrays)
         sampling = Sampling.of(prompt.data)
         if given is not None:
             self._require_room(len(given), sampling.max_new_tokens)
-        if self.opener is not None:
-            opening = self.opener.admit(prompt, self.device)
-        else:
-            self._require_inputs(arrays)
-            opening = Opening(inputs={name: self.device.send(array) for name, array in arrays.items()})
-        return HeldState(Text(None if given is None else self.device.send(given), sampling, opening))
+        self._require_inputs(arrays)
+        inputs = {name: self.device.send(array) for name, array in arrays.items()}
+        sent = None if given is None else self.device.send(given)
+        return HeldState(Text(sent, sampling, replace(prompt, data={}), inputs))
 
     def close(self) -> None:
         """Free the device's memory."""
         StepwiseRunner.close(self)
-        if self.opener is not None:
-            self.opener.close()
+        if self.images is not None:
+            self.images.cache.clear()
 
     def advance(self, held: Text) -> Output:
         """Choose one more token; return all so far."""
@@ -135,9 +116,7 @@ class GenerationRunner(StepwiseRunner[Text]):
     def _given(self, prompt: Prompt, arrays: Mapping[str, Array]) -> Array | None:
         """Return the checked tokens or embeddings; None for a prompt of other inputs alone."""
         if EMBEDS in prompt.data:
-            return checked_embeddings(
-                prompt.data[EMBEDS], self.network if self.opener is None else None, self.max_tokens
-            )
+            return checked_embeddings(prompt.data[EMBEDS], self.network, self.max_tokens)
         ids = prompt.data.get(IDS)
         if arrays and isinstance(ids, np.ndarray) and not len(ids):
             return None
@@ -167,40 +146,39 @@ class GenerationRunner(StepwiseRunner[Text]):
             text.new.append(token)
         if ended or len(text.new) == text.sampling.max_new_tokens:
             text.close()
-            text.given, text.opening = None, Opening()
+            text.given, text.inputs = None, {}
             reason = "stop" if ended else "length"
             return Output({"token_ids": list(text.new), "finish_reason": reason}, counts=text.counts)
         return Output({"token_ids": list(text.new)}, partial=True)
 
     def _begun(self, text: Text) -> Resumable:
         """Return a call of `generate` that has chosen the tokens so far."""
-        inputs, text.counts = self._inputs(text)
-        generation = begun(self.network, self.device, inputs, text.sampling, text.new)
+        text.counts.clear()
+        around = nullcontext() if self.images is None else self.images.of(text.prompt, text.counts)
+        generation = begun(self.network, self.device, self._inputs(text), text.sampling, text.new, around)
         self.generations.add(generation)
         return generation
 
-    def _inputs(self, text: Text) -> tuple[dict[str, Any], Counts]:
-        given = None if text.given is None else self.device.receive(text.given)
-        if self.opener is not None and given is not None:
-            return self.opener.inputs(given, text.opening, self.device)
-        inputs = with_lists({name: self._received(sent) for name, sent in text.opening.inputs.items()})
-        if given is None:
-            return inputs, {}
+    def _inputs(self, text: Text) -> dict[str, Any]:
+        inputs = with_lists({name: self._received(sent) for name, sent in text.inputs.items()})
+        if text.given is None:
+            return inputs
+        given = self.device.receive(text.given)
         if given.is_floating_point():
             inputs[EMBEDS] = given[None].to(self.network.get_input_embeddings().weight.dtype)
         else:
             inputs[IDS] = given[None]
         # Without a mask the library would leave out tokens of padding that a user wrote.
-        if not text.opening.inputs and self.takes_mask:
+        if not text.inputs and self.takes_mask:
             inputs[MASK] = torch.ones((1, len(given)), dtype=torch.long, device=given.device)
-        return inputs, {}
+        return inputs
 
     def _received(self, sent: Sent) -> Tensor:
         tensor = self.device.receive(sent)
         return tensor.to(self.network.dtype) if tensor.is_floating_point() else tensor
 
 
-def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener | None = None) -> Runner:
+def generator_of(network: Any, model: Model, device: TorchDevice, images: Encodings | None = None) -> Runner:
     """Place a network that the library can generate with, and return its runner."""
     device.place(network)
     text = network.config.get_text_config()
@@ -214,7 +192,7 @@ def generator_of(network: Any, model: Model, device: TorchDevice, opener: Opener
         ends=ends_of(network),
         needed=_needed(network),
         takes_mask=MASK in inspect.signature(network.forward).parameters,
-        opener=opener,
+        images=images,
     )
 
 

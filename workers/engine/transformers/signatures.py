@@ -69,11 +69,6 @@ BY_TASK: Mapping[Task, Sequence[IOSignature]] = MappingProxyType(
         ),
         Task.IMAGE_EMBEDDING: (IOSignature(prompt=_PIXELS, output=_EMBEDDING),),
         Task.IMAGE_TEXT_TO_TEXT: (
-            IOSignature(
-                prompt={**_TOKENS, **_SAMPLING},
-                optional={**_SAMPLED, "layouts": "list", "image_*": "float32 (...)"},
-                output=_TEXT,
-            ),
             IOSignature(prompt={**_TOKENS, **_SAMPLING}, optional={**_SAMPLED, "inputs.*": "array"}, output=_TEXT),
         ),
         Task.TEXT_CLASSIFICATION: (

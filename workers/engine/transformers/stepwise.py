@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -115,12 +116,20 @@ class Chooser:
 
 
 def begun(
-    network: Any, device: TorchDevice, inputs: dict[str, Any], sampling: Sampling, made: Sequence[int]
+    network: Any,
+    device: TorchDevice,
+    inputs: dict[str, Any],
+    sampling: Sampling,
+    made: Sequence[int],
+    around: AbstractContextManager[None],
 ) -> Resumable:
-    """Return a call of `generate` with these inputs, which pauses with each token after `made`, those chosen before."""
+    """Return a call of `generate` with these inputs, which pauses with each token after `made`, those chosen before.
+
+    It runs inside of `around`, in a thread of its own.
+    """
 
     def generate(pause: Pause) -> None:
-        with device.running():
+        with device.running(), around:
             _generate_of(network)(
                 **inputs, logits_processor=[Chooser(pause, sampling, made)], do_sample=False, num_beams=1,
                 max_new_tokens=sampling.max_new_tokens, return_dict_in_generate=False,

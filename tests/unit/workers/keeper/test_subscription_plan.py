@@ -17,6 +17,7 @@ from penstock.workers.keeper.subscription_plan import (
     STEP_S,
     Fate,
     FoundItem,
+    Listing,
     Plan,
     Submission,
     begin,
@@ -140,6 +141,14 @@ def test_after_an_outage_the_look_begins_where_the_last_one_ended() -> None:
     assert after.cursor_s == later
 
 
+def test_an_item_of_the_last_second_is_found_without_any_look_back() -> None:
+    subscription = replace(SUBSCRIPTION, look_back_s=0)
+    _, after = look(current(), at=NOON_S + 10.7, subscription=subscription)
+    assert (after.cursor_s, after.due_s) == (NOON_S + 10, NOON_S + 910.7)
+    planned, _ = look(after, found("a", NOON_S + 10.5), at=NOON_S + 20, subscription=subscription)
+    assert ids(planned) == ["a"]
+
+
 def test_a_backfill_goes_in_steps_without_pause_and_then_waits() -> None:
     subscription = replace(SUBSCRIPTION, since_s=NOON_S - 100 * DAY_S)
     progress, steps = begin(subscription), []
@@ -214,6 +223,34 @@ def test_items_are_forgotten_once_no_look_can_find_them_and_their_results_are_pu
     assert len(after.entries) == 4  # the next look still begins before them
     _, after = look(after, at=NOON_S + 6 * DAY_S)
     assert set(after.entries) == {"scenes/open", "scenes/new"}
+
+
+@given(times=st.lists(st.integers(0, 50), max_size=40), most=st.integers(1, 10), limit=st.integers(1, 10))
+def test_a_listing_holds_the_documents_of_the_earliest_items_which_become_jobs_first(
+    times: list[int], most: int, limit: int
+) -> None:
+    listing = Listing(current(), most=most)
+    items = [found(f"i{number}", NOON_S - 100 + time) for number, time in enumerate(times)]
+    for item in items:
+        listing.add(item)
+    held = [item for item in listing.items if item.document]
+    assert len(held) == min(most, len(times))
+    assert sorted(item.time_s for item in held) == sorted(item.time_s for item in items)[:most]
+    subscription = replace(SUBSCRIPTION, max_jobs_a_day=limit)
+    planned, after = look(current(), *listing.items, subscription=subscription)
+    assert all(job.item.document for job in planned.jobs)
+    ordered = [item.id for item in sorted(items, key=lambda item: (item.time_s, item.name))]
+    assert ids(planned) == ordered[: len(planned.jobs)]
+    assert (after.waiting is None) == (len(planned.jobs) == len(times))
+    assert len(planned.jobs) > 0 or not times
+
+
+def test_a_listing_drops_the_documents_of_items_that_make_no_job() -> None:
+    _, after = look(current(), found("done"))
+    listing = Listing(after)
+    for item in (found("done"), found("cloudy", refusal=(Decision.FILTER, "")), found("new")):
+        listing.add(item)
+    assert [item.id for item in listing.items if item.document] == ["new"]
 
 
 def test_progress_is_the_same_after_a_round_through_the_store() -> None:

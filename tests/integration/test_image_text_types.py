@@ -1,4 +1,4 @@
-"""Chats about images by the general way: each model type against the library's own processor and `generate`."""
+"""Chats about images: each model type against the library's own processor and `generate`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from penstock.errors import InvalidInput, ModelUnavailable, OutOfMemory, Process
 from penstock.intake.media import LocalMedia
 from penstock.models import Limits
 from penstock.processors.base import Prompt
-from penstock.processors.multimodal.chat import GeneralChats, ImageTextToText
-from penstock.processors.multimodal.families import FAMILIES
-from penstock.processors.multimodal.general import GeneralEncoder
+from penstock.processors.multimodal.chat import ImageTextToText
 from penstock.processors.registry import Registry
 from penstock.processors.testing import LocalFiles, check_processor
 from penstock.workers.compatibility import checked_entry
@@ -35,7 +33,7 @@ from penstock.workers.io.pool import IOPool
 from penstock.workers.processing import Work
 from tests.support.hub import a_model, finish, load
 from tests.support.image_text_kinds import FIRST, KINDS
-from tests.support.image_text_table import NEEDS_TORCHVISION, OWN, UNTRIED
+from tests.support.image_text_table import NEEDS_TORCHVISION, UNTRIED
 from tests.support.image_text_types import END, write_kind
 
 SHAPES = [(50, 120), (90, 40)]
@@ -93,12 +91,6 @@ def a_processor(directory: Path, **fields: Any) -> ImageTextToText:
     return ImageTextToText(a_model(directory, processor="image-text-to-text", **fields))
 
 
-def encoder_of(processor: ImageTextToText) -> GeneralEncoder:
-    chats = processor._chats
-    assert isinstance(chats, GeneralChats)
-    return chats.encoder
-
-
 def a_chat(images: int, text: str = QUESTION) -> dict[str, Any]:
     shown = [{"type": "image", "image": f"media://{number}"} for number in range(images)]
     return {"messages": [{"role": "user", "content": [*shown, {"type": "text", "text": text}]}], "max_new_tokens": NEW}
@@ -146,7 +138,7 @@ def test_answers_are_the_library_s(kind: str, directories: dict[str, Path], file
         for images in numbers_of_images(kind):
             (output,) = finish(runner, prompt_of(processor, files, images))
             tokens = output.data["token_ids"]
-            inputs = library_inputs(encoder_of(processor).processor, kind, images)
+            inputs = library_inputs(processor.encoder.processor, kind, images)
             # Some networks return the prompt before the answer.
             expected = generated(network, inputs)
             assert tokens, "a network that says nothing shows nothing"
@@ -174,7 +166,7 @@ def test_processed_inputs_are_the_prompt_of_their_chat(
     processor = a_processor(directories[kind])
     for images in numbers_of_images(kind):
         expected = prompt_of(processor, files, images).data
-        inputs = library_inputs(encoder_of(processor).processor, kind, images)
+        inputs = library_inputs(processor.encoder.processor, kind, images)
         made = processed(directories[kind], _numbered(inputs), tmp_path).data
         assert made.keys() == expected.keys()
         for name, value in expected.items():
@@ -216,7 +208,7 @@ def test_processed_inputs_that_do_not_fit_are_refused_by_the_description(
     change: dict[str, Any], sentence: str | None, directories: dict[str, Path], tmp_path: Path
 ) -> None:
     directory = directories["qwen2_5_vl"]
-    inputs = library_inputs(encoder_of(a_processor(directory)).processor, "qwen2_5_vl", 1)
+    inputs = library_inputs(a_processor(directory).encoder.processor, "qwen2_5_vl", 1)
     arrays = {name: value for name, value in {**_numbered(inputs), **change}.items() if value is not None}
     if sentence is None:  # a network of a text alone
         assert "inputs.pixel_values" not in processed(directory, arrays, tmp_path).data
@@ -361,6 +353,17 @@ def test_texts_that_form_a_token_around_an_image_are_refused(
         processor.pre_process(request, LocalFiles(files))
 
 
+def test_images_behind_a_text_are_refused_where_the_processor_puts_them_first(
+    directories: dict[str, Path], files: dict[str, Path]
+) -> None:
+    processor = a_processor(directories["paligemma"])
+    shown, said = {"type": "image", "image": "media://0"}, {"type": "text", "text": QUESTION}
+    for content in ([said, shown], [shown, said, shown]):
+        request = processor.request.model_validate({"messages": [{"role": "user", "content": content}]})
+        with pytest.raises(InvalidInput, match="takes all images before the text"):
+            processor.pre_process(request, LocalFiles(files))
+
+
 def test_a_network_that_needs_an_image_refuses_a_text(directories: dict[str, Path], files: dict[str, Path]) -> None:
     prompt = prompt_of(a_processor(directories["blip"]), files, 0)
     lacking = pytest.raises(InvalidInput, match="prompts with an image alone: this one lacks pixel_values")
@@ -466,8 +469,7 @@ def test_every_type_of_the_library_is_accounted_for() -> None:
     from transformers.models.auto import modeling_auto
 
     known = set(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
-    assert set(OWN) == set(FAMILIES)
-    listed = [*FAMILIES, *KINDS, *NEEDS_TORCHVISION, *UNTRIED]
+    listed = [*KINDS, *NEEDS_TORCHVISION, *UNTRIED]
     assert sorted(listed) == sorted(set(listed)), "no type is listed twice"
     if transformers.__version__.startswith("5.23."):
         assert set(listed) == known

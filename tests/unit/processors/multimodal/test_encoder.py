@@ -6,26 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
-from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
-from transformers.image_utils import ChannelDimension
-from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
 from penstock.models import Limits, media_references, tensor_places
 from penstock.processors.base import Output
 from penstock.processors.multimodal.chat import ImageTextToText
-from penstock.processors.multimodal.conversation import expand_placeholders
-from penstock.processors.multimodal.families import Qwen2VL, best_resolution, fitted, tiled_tokens
 from penstock.processors.multimodal.request import ImageTextRequest
 from penstock.processors.testing import FolderSink, LocalFiles, check_request_module
-from penstock.processors.vision.preprocessor import parse_preprocessor
 from tests.support.model_directories import make_model
 from tests.support.multimodal import END, IMAGE, TEMPLATE, write_json_files, write_pictures, write_texts
 
@@ -118,9 +110,8 @@ def test_a_template_that_leaves_an_image_out_is_told(tmp_path: Path, files: dict
     first_only = TEMPLATE.replace("part.type == 'image'", "part.type == 'image' and loop.first")
     eyes = processor(tmp_path / "m", template=first_only)
     assert ids_of(eyes, files, PHOTO, text("a")).count(TOKEN) == TOKENS
-    with pytest.raises(InvalidInput, match=r"have 2 images, .* template wrote 1 placeholders") as caught:
+    with pytest.raises(InvalidInput, match=r"number of <image> tokens in the prompts .* 1 <image> tokens and 2 images"):
         ids_of(eyes, files, PHOTO, PHOTO)
-    assert caught.value.errors[0].pointer == "/input/messages"
 
 
 @pytest.mark.parametrize("images", [["media://photo"], "media://photo"])
@@ -170,14 +161,10 @@ def test_a_request_has_images_or_messages(input_: dict[str, Any], place: str) ->
     assert not Draft202012Validator(ImageTextRequest.model_json_schema()).is_valid(input_)
 
 
-def test_processed_inputs_are_raw_tensors_and_a_family_refuses_them(tmp_path: Path) -> None:
-    schema, given = ImageTextRequest.model_json_schema(), {"processed": "media://a"}
-    assert list(tensor_places(schema, given)) == ["/processed"]
+def test_processed_inputs_are_raw_tensors() -> None:
+    schema = ImageTextRequest.model_json_schema()
+    assert list(tensor_places(schema, {"processed": "media://a"})) == ["/processed"]
     assert list(tensor_places(schema, {"images": ["media://a"], "prompt": "a"})) == []
-    (path := tmp_path / "a.safetensors").write_bytes(b"")
-    with pytest.raises(InvalidInput, match="takes images") as caught:
-        processor(tmp_path / "m").pre_process(ImageTextRequest.model_validate(given), LocalFiles({"media://a": path}))
-    assert caught.value.errors[0].pointer == "/input/processed"
 
 
 def test_the_schema_finds_the_images_in_messages(tmp_path: Path) -> None:
@@ -220,51 +207,3 @@ def test_the_text_is_told_while_it_is_made(tmp_path: Path, files: dict[str, Path
         "stop",
         len(prepared.context.prompt),
     )
-
-
-@given(st.lists(st.integers(0, 3), max_size=20), st.data())
-def test_places_are_repeated_in_order(ids: list[int], data: st.DataObject) -> None:
-    counts = [data.draw(st.integers(1, 5)) for _ in range(ids.count(0))]
-    found = expand_placeholders(ids, 0, counts)
-    assert len(found) == len(ids) - len(counts) + sum(counts)
-    assert [token for token in found if token] == [token for token in ids if token]
-    runs = iter(counts)
-    assert found == [token for id_ in ids for token in ([0] * next(runs) if id_ == 0 else [id_])]
-
-
-SHAPE = st.tuples(st.integers(1, 3000), st.integers(1, 3000))
-PINPOINTS = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]]
-
-
-@given(SHAPE, st.sampled_from([336, 384]))
-def test_llava_next_s_geometry_is_transformers(shape: tuple[int, int], side: int) -> None:
-    pinpoints = [[height * side, width * side] for height, width in PINPOINTS]
-    best = best_resolution(shape, [(height, width) for height, width in pinpoints])
-    assert best == select_best_resolution(shape, pinpoints)
-    blank = np.broadcast_to(np.uint8(0), (3, *shape))
-    assert fitted(shape, best) == get_patch_output_size(blank, best, ChannelDimension.FIRST)
-    tiles, grid = (best[0] // side, best[1] // side), side // 14
-    theirs = LlavaNextProcessor._get_unpadded_features(None, *shape, grid, grid, *tiles)
-    assert tiled_tokens(shape, tiles, grid) == sum(theirs)
-
-
-QWEN2_VL = Qwen2VL(
-    1,
-    parse_preprocessor({"do_resize": False}),
-    patch_px=14,
-    frames=2,
-    merge=2,
-    min_pixels=56 * 56,
-    max_pixels=28 * 28 * 20,
-)
-
-
-@given(SHAPE)
-def test_qwen2_vl_s_sizes_are_transformers(shape: tuple[int, int]) -> None:
-    try:
-        expected = smart_resize(*shape, 28, 56 * 56, 28 * 28 * 20)
-    except ValueError:
-        with pytest.raises(InvalidInput, match="ratio may be at most 200"):
-            QWEN2_VL._size(*shape)
-    else:
-        assert QWEN2_VL._size(*shape) == expected

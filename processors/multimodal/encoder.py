@@ -1,4 +1,4 @@
-"""Chats by the library's own processor: the general way, for every model without a family of its own.
+"""Conversations with images and videos as the inputs of a network, by the library's own processor.
 
 The processor of transformers renders the conversation, prepares the images and makes the network's inputs. All inputs
 cross to the engine as they are. Text of users never becomes a placeholder: whatever the tokenizer or the processor
@@ -74,7 +74,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class GeneralEncoder:
+class ChatEncoder:
     """Encodes conversations by a processor of the library."""
 
     processor: Any
@@ -171,6 +171,10 @@ class GeneralEncoder:
             raise ValueError("it has no chat template, and takes no videos")
         if len(turns) != 1 or turns[0].role != "user":
             raise ValueError("it has no chat template, and takes one message of a user")
+        kinds = [part["type"] for part in contents[0]]
+        after = kinds[kinds.index("text") :] if "text" in kinds else []
+        if "image" in after and getattr(self.processor, "image_token", None):
+            raise ValueError("it has no chat template, and takes all images before the text")
         images = [part["image"] for part in contents[0] if part["type"] == "image"]
         text = self.style.before * len(images) + "".join(part.get("text", "") for part in contents[0])
         # Several images of one text are a batch of lists.
@@ -179,28 +183,30 @@ class GeneralEncoder:
         return made
 
 
-def read_general_encoder(model: Model) -> GeneralEncoder:
+def read_chat_encoder(model: Model) -> ChatEncoder:
     """Return the model's encoder; raise `ModelUnavailable` if the library's processor takes no images with text."""
     encoder = plain_encoder(model)
     return styled(model, encoder, _styles(encoder.processor), _keeps_words)
 
 
-def plain_encoder(model: Model) -> GeneralEncoder:
-    """Return the model's encoder without its style; raise `ModelUnavailable` as `read_general_encoder` does."""
+def plain_encoder(model: Model) -> ChatEncoder:
+    """Return the model's encoder without its style; raise `ModelUnavailable` as `read_chat_encoder` does."""
     processor = load_processor(model)
     tokenizer = getattr(processor, "tokenizer", None)
     if not hasattr(processor, "image_processor") or tokenizer is None:
         raise ModelUnavailable(f"model {model.name!r}: {type(processor).__name__} takes no images with text")
     if not getattr(tokenizer, "is_fast", False):
         raise ModelUnavailable(f"model {model.name!r} lacks the file tokenizer.json, which its tokenizer is read from")
+    if not getattr(processor, "chat_template", None):
+        processor.chat_template = getattr(tokenizer, "chat_template", None)  # where older directories have it
     marks = marks_of(processor)
     vocabulary = library_vocabulary(model, tokenizer, marks)
-    return GeneralEncoder(processor, vocabulary, is_encoder_decoder(model), marks)
+    return ChatEncoder(processor, vocabulary, is_encoder_decoder(model), marks)
 
 
 def styled(
-    model: Model, encoder: GeneralEncoder, styles: Sequence[Style], keeps: Callable[[GeneralEncoder], bool]
-) -> GeneralEncoder:
+    model: Model, encoder: ChatEncoder, styles: Sequence[Style], keeps: Callable[[ChatEncoder], bool]
+) -> ChatEncoder:
     """Return the encoder with the first style whose example the processor accepts, without losing its words.
 
     `keeps` tries an encoder. Raises `ModelUnavailable` with the reason against the first style.
@@ -226,7 +232,7 @@ def _styles(processor: Any) -> list[Style]:
     return [Style(template=False), *([Style(template=False, before=str(token))] if token else [])]
 
 
-def _keeps_words(encoder: GeneralEncoder) -> bool:
+def _keeps_words(encoder: ChatEncoder) -> bool:
     """Return True if the encoder's input has the words of an example and an image.
 
     Templates that reject a first turn of the assistant or two turns are tried with one message.
@@ -257,10 +263,10 @@ def example(*, image: bool = False, text: bool = True) -> ChatMessage:
 
 def has_pixels(made: Encoded) -> bool:
     """Return True if an encoded example has an image."""
-    return any(isinstance(array, np.ndarray) and array.dtype.kind == "f" for array in made.arrays.values())
+    return any(array.dtype.kind == "f" for array in made.arrays.values())
 
 
-def has_words(encoder: GeneralEncoder, made: Encoded) -> bool:
+def has_words(encoder: ChatEncoder, made: Encoded) -> bool:
     """Return True if an encoded example has its words."""
     text = encoder.vocabulary.decode(made.ids)
     return _PROBE in text and "{'" not in text
