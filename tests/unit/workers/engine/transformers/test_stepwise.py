@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def begun(network: Any, made: list[int], **wanted: Any) -> Resumable:
     device = TorchDevice.of(a_model(Path("tiny")))
     sampling = Sampling.of({"max_new_tokens": NEW, "seed": 5, **wanted})
     ids = torch.tensor([IDS])
-    return stepwise.begun(network, device, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, sampling, made)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return stepwise.begun(network, device, inputs, sampling, made, nullcontext())
 
 
 def following(generation: Resumable) -> Any:
