@@ -23,9 +23,9 @@ from penstock.errors import JobStoreError, PenstockError
 
 #: Parts of the paths of the scope `submit` that create no job.
 _NO_JOB = ("/v1/uploads", "/openai/v1/files", "/cancel", "/purge-queue")
-#: Parts of the paths that are limited in rate only: a batch's jobs are created as there is room, and a repeated retry
-#: finds the existing job.
-_RATE_ONLY = ("/batches", "/retry")
+#: Parts of the paths that are limited in rate only: jobs of batches and subscriptions are created as there is room, and
+#: a repeated retry finds the existing job.
+_RATE_ONLY = ("/batches", "/retry", "/subscriptions")
 
 
 @dataclass(frozen=True, slots=True)

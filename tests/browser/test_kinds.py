@@ -420,9 +420,11 @@ def test_a_dropped_file_has_its_answer_beside_it(name: str, place: Place) -> Non
 
 def test_the_command_line_tells_the_rules_and_what_they_did(place: Place) -> None:
     def listed() -> bool:
-        found = place.stack.cli("drops", check=False)
-        rows = [line.split() for line in found.stdout.splitlines()[1:]]
-        return found.returncode == 0 and bool(rows) and all(row[3:] == ["1", "0", "0"] for row in rows if len(row) > 3)
+        found = place.stack.cli("drops", "--json", check=False)
+        passes = [rule["last_pass"] for rule in json.loads(found.stdout)["rules"]] if found.returncode == 0 else []
+        return bool(passes) and all(
+            last and (last["found"], last["waiting"], last["failed"]) == (1, 0, 0) for last in passes
+        )
 
     wait_for(listed, "the rules have not done their objects", timeout_s=WAIT_MS / 1000)
 

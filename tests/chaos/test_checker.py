@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import on_fleet, on_functions, on_parts, on_processes, on_redis, on_stops, on_surroundings, on_web
+from tests.chaos import (
+    on_catalogues,
+    on_fleet,
+    on_functions,
+    on_parts,
+    on_processes,
+    on_redis,
+    on_stops,
+    on_surroundings,
+    on_web,
+)
 from tests.chaos.checker import check
 from tests.chaos.history import Answer, History, Leftovers, Look, Received, Wanted
 from tests.chaos.scenarios import SCENARIOS
@@ -120,5 +130,7 @@ def test_each_violation_is_named(spoil: Callable[[Bad], object], words: str) -> 
 
 
 def test_every_scenario_is_run_by_a_test_of_its_module() -> None:
-    modules = (on_fleet, on_functions, on_parts, on_processes, on_stops, on_redis, on_surroundings, on_web)
+    modules = (
+        on_catalogues, on_fleet, on_functions, on_parts, on_processes, on_stops, on_redis, on_surroundings, on_web,
+    )  # fmt: skip
     assert {name for module in modules for name in scenarios_of(module)} == set(SCENARIOS)

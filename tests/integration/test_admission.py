@@ -277,6 +277,9 @@ RATE_ONLY = {
     # Their jobs are created as there is room, under a limit of their own.
     ("POST", "/v1/batches"),
     ("POST", "/openai/v1/batches"),
+    ("POST", "/v1/subscriptions"),
+    ("POST", "/v1/subscriptions/{name}/pause"),
+    ("POST", "/v1/subscriptions/{name}/resume"),
     # Reads no body, and finds the retry that was made before.
     ("POST", "/v1/jobs/{job_id}/retry"),
     ("POST", "/runpod/v2/{endpoint}/retry/{job_id}"),

@@ -48,7 +48,7 @@ def test_a_confined_process_reads_a_product(row: str, pool: IOPool, tmp_path: Pa
     asked = {"scene": "media://1", "outputs": ["stats", "classes"]}
     work = Work(used, asked, {"media://1": LocalMedia(path)}, tmp_path / "artifacts", room=tmp_path)
     with pool.open(work, check=lambda: None, say=lambda _: None) as session:
-        found = session.finish(answers(session.prompts, neighbours)).result.data
+        found = session.finish(answers(session.prepared.prompts, neighbours)).result.data
 
     tif = write_scene(tmp_path / "a.tif", SCENE.numbers, descriptions=NAMES, transform=UTM, nodata=0)
     _, expected = segment(tif, tmp_path / "out", network=neighbours, model=used, **request)

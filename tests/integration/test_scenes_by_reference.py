@@ -138,7 +138,7 @@ def test_an_upload_is_read_by_range_too(pool: IOPool, tmp_path: Path) -> None:
     assert part.fetched_bytes < 400_000 < info.size_bytes
     assert done.result.data is not None
     assert done.result.data["scene"]["etag"] == info.etag
-    assert [each.to_json() for each in media.inputs({"media://1/scene.tif": "/scene"}, {})] == [
+    assert [each.to_json() for each in media.inputs({"media://1/scene.tif": "/scene"})] == [
         {"place": "/scene", "reference": "media://1/scene.tif", "size_bytes": info.size_bytes, "etag": info.etag}
     ]
 
