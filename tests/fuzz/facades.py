@@ -19,6 +19,7 @@ from penstock.api.facades.openai.audio import AudioRequest
 from penstock.api.facades.openai.batches import CreateBatch
 from penstock.api.facades.openai.images import ImagesRequest
 from penstock.api.facades.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from penstock.api.facades.openai.responses import ResponseRequest
 from penstock.api.facades.pooling.forms import PoolingRequest
 from penstock.api.facades.pooling.scoring import ClassifyRequest, RerankRequest, ScoreRequest
 from penstock.api.facades.runpod.routes import RunRequest
@@ -32,6 +33,7 @@ BODIES: Mapping[str, type[BaseModel]] = {
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), RerankRequest),
     f"{_V1}/chat/completions": ChatRequest,
     f"{_V1}/completions": CompletionRequest,
+    f"{_V1}/responses": ResponseRequest,
     f"{_V1}/embeddings": EmbeddingRequest,
     f"{_V1}/images/generations": ImagesRequest,
     f"{_V1}/batches": CreateBatch,
@@ -58,6 +60,7 @@ FITTING: Mapping[str, Mapping[str, Any]] = {
     **{route: {"model": {"const": "embedder"}} for route in ("/rerank", "/v1/rerank", "/v2/rerank")},
     f"{_V1}/chat/completions": {"model": {"const": "writer"}},
     f"{_V1}/completions": {"model": {"const": "writer"}},
+    f"{_V1}/responses": {"model": {"const": "writer"}},
     f"{_V1}/embeddings": {"model": {"const": "embedder"}},
     f"{_V1}/images/generations": {"model": {"const": "painter"}},
     f"{_V1}/audio/transcriptions": {"model": {"const": "listener"}, "language": {"enum": ["en", "de"]}},
@@ -71,6 +74,7 @@ _ANY: Mapping[str, Any] = {"application/json": {}}
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
     f"{_V1}/chat/completions": {**_ANY, "text/event-stream": {}},
     f"{_V1}/completions": {**_ANY, "text/event-stream": {}},
+    f"{_V1}/responses": {**_ANY, "text/event-stream": {}},
     f"{_V1}/audio/transcriptions": {**_ANY, "text/plain": {}},
     f"{_V1}/audio/translations": {**_ANY, "text/plain": {}},
     f"{_V1}/files/{{file_id}}/content": {"application/jsonl": {}},

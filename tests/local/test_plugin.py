@@ -15,6 +15,7 @@ from PIL import Image
 
 from penstock.client.answers import PenstockAPIError
 from tests.support.catalogues import penstock
+from tests.support.polling import wait_for
 from tests.support.stack import running
 
 pytestmark = pytest.mark.breadth
@@ -138,8 +139,11 @@ def test_broken_plugins_are_reported_and_the_others_serve(installed: Path, folde
 def test_a_service_runs_the_example_and_tells_of_the_broken_ones(installed: Path, folder: Path) -> None:
     config = f'models = ["{folder / "models.toml"}", "{folder / "broken.toml"}"]'
     with running(folder / "up", config=config, PYTHONPATH=str(installed)) as stack, stack.client() as client:
+        wait_for(
+            lambda: [each.name for each in client.models() if each.problem is None] == ["brightness", "csmask"],
+            "not these models alone can be used",
+        )
         models = {model.name: model.problem for model in client.models()}
-        assert [name for name, problem in models.items() if problem is None] == ["brightness", "csmask"]
         assert "no licence file" in (models["raises"] or "")
         with pytest.raises(PenstockAPIError, match=r"crashes cannot be used at the moment: .*SIGSEGV"):
             client.submit("crashes", {})
