@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SHOTS = os.environ.get("PENSTOCK_SHOTS")
 #: Milliseconds in which a job ends, with the models of all kinds in one worker.
 WAIT_MS = 120_000
+expect.set_options(timeout=WAIT_MS)  # five seconds, the default, are few beside a worker that loads every kind
 #: Kinds that `make test` runs too.
 CORE = ("image-classification", "text-embedding", "tabular", "raster-segmentation")
 SHARE = 0.002
