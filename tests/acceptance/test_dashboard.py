@@ -28,8 +28,8 @@ BOARD: dict[str, Any] = json.loads((ROOT / "infra" / "monitoring" / "dashboard.j
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 VARIABLES = {each["name"]: each for each in BOARD["templating"]["list"]}
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
-#: Metrics of services that have drop rules, and models that cache encodings: this one has neither.
-MAY_BE_EMPTY = ("penstock_drop_events_total", "penstock_encoder_cache_bytes")
+#: Metrics of services with drop rules, of models that cache encodings, and of loads that end their process: none here.
+MAY_BE_EMPTY = ("penstock_drop_events_total", "penstock_encoder_cache_bytes", "penstock_model_load_failures")
 SCRAPE_S = 1
 
 

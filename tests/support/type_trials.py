@@ -177,6 +177,7 @@ def _both(runner: Runner, name: str, prompts: Sequence[Prompt], theirs: Sequence
 
 def _of_image(kind: str, folder: Path, auto: Any, **more: Any) -> tuple[Any, list[Array]]:
     config = small_image(kind, **more)
+    config.architectures = config.architectures or []  # the library loops over it where a type has two networks
     spread(auto.from_config(config), folder, GAINS.get(kind, 1.6))
     inner = getattr(config, "vision_config", config)
     return auto.from_pretrained(folder).eval(), _pictures(getattr(inner, "num_channels", 3), 64)
