@@ -46,10 +46,14 @@ def try_load(model: Model, check: Check) -> bool:
     Raises `LoadFailed` if the process ended or took nine tenths of a job's time, `ServiceError` if it cannot be
     started, and what `check` raises. No process is left in any case. The kernel ends the process with this thread.
     """
+    stops = list[BaseException]()
 
     def stopped() -> bool:
-        check()
-        return False
+        try:
+            check()
+        except BaseException as error:  # of any kind: those of the process must not be taken for it
+            stops.append(error)
+        return bool(stops)
 
     begun, answer = time.monotonic(), "passed"
     with tempfile.TemporaryDirectory(prefix="trial-", ignore_cleanup_errors=True) as folder:
@@ -63,22 +67,17 @@ def try_load(model: Model, check: Check) -> bool:
             raise ServiceError(f"no process can be started to load model {model.name!r}: {error.strerror}") from error
         try:
             process.wait_ready(stopped)
-        except LoadFailed:
-            raise
-        except ServiceError:
+        except ServiceError as error:
+            if stops:
+                raise stops[0] from None
+            if isinstance(error, LoadFailed):
+                raise
             answer = "raised"
-        except BaseException:
-            _end(process)
-            raise
         else:
-            _end(process)  # at once: a library's clean-up may take long or crash
+            process.kill("")  # at once: a library's clean-up may take long or crash
+            process.end()
     log.info("model.tried", model=model.name, answer=answer, tried_s=round(time.monotonic() - begun, 3))
     return answer == "passed"
-
-
-def _end(process: ModelProcess) -> None:
-    process.kill("")
-    process.end()
 
 
 def main(descriptor: int) -> None:

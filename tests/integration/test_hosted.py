@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from penstock.errors import Canceled, InvalidInput, ModelProcessEnded, ModelUnavailable, OutOfMemory, ProcessorFailed
+from penstock.functions.wire import MAX_ARRAYS
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.engine import BatchingEngine
@@ -128,6 +130,15 @@ def test_a_prompt_that_does_not_fit_fails_alone(engine: BatchingEngine, jobs: Th
     with pytest.raises(InvalidInput, match="refuses this"):
         run(engine, model, prompt(1, "refused"))
     assert [float(job.result(WAIT_S)[0].data["x"][0]) for job in good] == [2 * value for value in range(8)]
+
+
+def test_a_batch_of_more_arrays_than_a_message_holds_is_divided(engine: BatchingEngine) -> None:
+    model = a_model()
+    parts = {f"part{at}": np.ones(1) for at in range(MAX_ARRAYS // 3)}
+    many = [replace(each, data={**each.data, **parts}) for each in map(prompt, range(8))]
+    outputs = run(engine, model, *many)
+    assert [float(output.data["x"][0]) for output in outputs] == [2 * value for value in range(8)]
+    assert len(pids(outputs)) == 1
 
 
 def test_a_value_that_cannot_be_sent_fails_its_job(engine: BatchingEngine) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.errors import Canceled, LoadFailed
+from penstock.errors import Canceled, DeviceLost, ExecutionTimeout, LoadFailed, PenstockError
 from penstock.models import Model
 from penstock.workers.trial import try_load
 from tests.support.deadly_runner import go_on, tries
@@ -49,14 +49,17 @@ def test_a_load_that_raises_is_left_to_the_worker_which_reports_it(model_of: Cal
     assert try_load(model_of("well"), go_on)
 
 
-def test_an_interruption_ends_the_process_of_a_load(model_of: Callable[..., Model], tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [Canceled, ExecutionTimeout, DeviceLost])
+def test_an_error_of_the_check_ends_the_process_of_a_load(
+    model_of: Callable[..., Model], tmp_path: Path, error: type[PenstockError]
+) -> None:
     model = model_of("hang")
 
     def check() -> None:
         if tries(tmp_path, "hang"):
-            raise Canceled
+            raise error
 
-    with pytest.raises(Canceled):
+    with pytest.raises(error):
         try_load(model, check)
     assert_gone(tmp_path, "hang")
 

@@ -164,7 +164,7 @@ class Wire:
         self._send({"kind": kind, **fields, "value": found.value}, found.rows, found.parts, tick, descriptor)
 
     def send_prepared(self, kind: str, values: Sequence[Prepared], **fields: Any) -> None:
-        """Send a message whose value is a list of values with `MAX_ARRAYS` in all; raise `Closed` or `Unsendable`."""
+        """Send a message whose value is a list of values; raise `Closed` or `Unsendable`."""
         rows = [((at, *place), dtype, shape) for at, one in enumerate(values) for place, dtype, shape in one.rows]
         message = {"kind": kind, **fields, "value": [one.value for one in values]}
         self._send(message, rows, [part for one in values for part in one.parts])
@@ -215,6 +215,9 @@ class Wire:
         self, message: Mapping[str, Any], rows: Sequence[Row], parts: Sequence[Any], tick: Tick | None = None,
         descriptor: int | None = None,
     ) -> None:  # fmt: skip
+        if len(rows) > MAX_ARRAYS:
+            detail = f"{len(rows):,} arrays or files in one call, batch or answer; at most {MAX_ARRAYS:,} are sent"
+            raise Unsendable(detail)
         chunks = list(_padded(parts))
         size = sum(map(len, chunks))
         if size > max(SMALL_BYTES, self._memory.max_bytes):
@@ -290,7 +293,7 @@ class Wire:
 
 
 def prepare(value: Any) -> Prepared:
-    """Take the arrays and bytes out of a value; raise `Unsendable` for too many, or for objects, dates and text."""
+    """Take the arrays and bytes out of a value; raise `Unsendable` for objects, dates and text."""
     plain, found = take_out(value)
     return Prepared(plain, *_described(found))
 
@@ -337,8 +340,6 @@ def _is_array(one: Any) -> bool:
 
 def _described(found: Sequence[tuple[Place, Any]]) -> tuple[list[Row], list[Any]]:
     """Return the rows and the bytes of arrays and plain bytes."""
-    if len(found) > MAX_ARRAYS:
-        raise Unsendable(f"{len(found):,} arrays or files in one call or answer; at most {MAX_ARRAYS:,} are sent")
     rows, parts = list[Row](), list[Any]()
     for place, array in found:
         if isinstance(array, bytes | bytearray | memoryview):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.functions.wire import Closed, Wire, WireError, prepare
+from penstock.functions.wire import MAX_ARRAYS, Closed, Unsendable, Wire, WireError, prepare
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -125,6 +125,15 @@ def test_prepared_values_arrive_in_one_message(wires: tuple[Wire, Wire]) -> None
     message = there.receive()
     assert [each["a"].tolist() for each in message["value"]] == [[], [1], [2, 2]]
     assert (message["kind"], message["ids"]) == ("prompts", [7, 8, 9])
+
+
+def test_a_message_with_too_many_arrays_is_refused_before_anything_is_sent(wires: tuple[Wire, Wire]) -> None:
+    here, there = wires
+    one = prepare([np.ones(1)] * (MAX_ARRAYS // 2 + 1))
+    with pytest.raises(Unsendable, match="4,098 arrays"):
+        here.send_prepared("batch", [one, one])
+    here.send_prepared("batch", [one])
+    assert len(there.receive()["value"][0]) == MAX_ARRAYS // 2 + 1
 
 
 def test_the_end_of_the_other_side_is_told(wires: tuple[Wire, Wire]) -> None:
