@@ -14,13 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from threading import Event
 from typing import Any
 
 import structlog
 from standardwebhooks import Webhook as Signer
 
+from penstock.client.retries import retry_after_s
 from penstock.errors import PenstockError, UnknownEndpoint, Unreached
 from penstock.intake import ogc
 from penstock.intake.guard import GuardedClient
@@ -83,18 +83,6 @@ def verdict_on(
         return DeliveryVerdict(Delivery.FAILED)
     delay_s = SCHEDULE_S[tries] * (0.8 + 0.4 * draw)
     return DeliveryVerdict(Delivery.PENDING, max(delay_s, min(retry_after_s or 0.0, MAX_RETRY_AFTER_S)))
-
-
-def retry_after_s(header: str, at: float) -> float | None:
-    """Return the seconds of a `Retry-After` header, given as seconds or as an HTTP date; None if it is invalid."""
-    text = header.strip()
-    if text.isascii() and text.isdecimal():
-        return float(text[:12])
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - at)
 
 
 def body_of(delivery: DeliveryRecord, job: Job, base_url: str, output_bytes: int = 0) -> str:
@@ -281,7 +269,7 @@ class Deliverer:
             return _Answer(None, f"{error.code}: {error.detail}")
         except PenstockError as error:
             return _Answer(None, error.code)
-        after = retry_after_s(response.headers.get("retry-after", ""), at)
+        after = retry_after_s(response.headers.get("retry-after"), at)
         return _Answer(response.status, f"HTTP {response.status}", after, _beginning(response.body))
 
 

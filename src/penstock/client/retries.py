@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from penstock.client.answers import ClientError, Job, PenstockAPIError, StillRunning, Unreachable
@@ -74,13 +74,16 @@ class Deadline:
             raise StillRunning(job, self.timeout_s or 0.0)
 
 
-def retry_after_s(header: str | None) -> float | None:
-    """Return the seconds of a `Retry-After` header (a number or a date); None where it has neither."""
-    if not header:
-        return None
-    if header.strip().isdecimal():
-        return float(header)
+def retry_after_s(header: str | None, at: float | None = None) -> float | None:
+    """Return the seconds of a `Retry-After` header (a number or a date); None where it has neither.
+
+    `at` is the time in seconds since the epoch; None = now.
+    """
+    text = (header or "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text[:12])
     try:
-        return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
         return None
+    return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - (time.time() if at is None else at))

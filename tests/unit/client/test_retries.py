@@ -38,7 +38,27 @@ def test_a_deadline_passes_by_its_clock() -> None:
         Deadline(-1)
 
 
-def test_retry_after_may_be_a_date() -> None:
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("120", 120.0),
+        (" 0 ", 0.0),
+        ("9" * 400, 999_999_999_999.0),
+        ("Fri, 21 Nov 2025 10:00:30 GMT", 30.0),
+        ("Friday, 21-Nov-25 10:00:30 GMT", 30.0),
+        ("Fri, 21 Nov 2025 09:00:00 GMT", 0.0),
+        ("Fri, 21 Nov 2025 10:00:30 -0000", 30.0),
+        ("soon", None),
+        ("", None),
+        (None, None),
+        ("-5", None),
+        ("\xb2", None),  # a digit to Python, and no number
+        ("Fri, 99 Nov 9999999 10:00:30 GMT", None),
+    ],
+)
+def test_a_server_may_ask_for_patience_in_seconds_or_as_a_date(header: str | None, seconds: float | None) -> None:
+    assert retry_after_s(header, 1_763_719_200.0) == seconds
+
+
+def test_a_date_that_has_passed_is_no_wait() -> None:
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert retry_after_s("12") == 12.0
-    assert retry_after_s("soon") is None

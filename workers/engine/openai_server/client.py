@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -162,7 +161,7 @@ class Server:
             words = words_of(json.loads(text), self._hidden)
         except (ValueError, RecursionError):
             words = words_of(text, self._hidden)
-        return refusal(status, headers, words, server=self.name, at=datetime.now(UTC))
+        return refusal(status, headers, words, server=self.name)
 
     def _hidden(self, words: str) -> str:
         """Return words without the key, which a server may repeat."""

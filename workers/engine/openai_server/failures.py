@@ -1,14 +1,13 @@
-"""Failures of a server: which are worth another try, after how long, and their errors. Pure."""
+"""Failures of a server: which are worth another try, after how long, and their errors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
+from penstock.client.retries import retry_after_s
 from penstock.errors import InvalidInput, ModelServerFailed, ModelUnavailable, PenstockError
 
 #: Seconds before the second try, doubled for each further one up to `LONGEST_PAUSE_S`.
@@ -62,10 +61,10 @@ class Tries:
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(20, max(0, self.failures + self.waits - 1)))
 
 
-def refusal(status: int, headers: Mapping[str, str], words: str, *, server: str, at: datetime) -> Exception:
+def refusal(status: int, headers: Mapping[str, str], words: str, *, server: str) -> Exception:
     """Return the exception for an answer that is not a success, with the server's name."""
     said = f"{server} answered {status}{f': {words}' if words else ''}"
-    after_s = retry_after_s(headers.get("retry-after"), at=at)
+    after_s = retry_after_s(headers.get("retry-after"))
     if status == _BUSY or (status == _UNAVAILABLE and after_s is not None):
         return Busy(said, min(MAX_AFTER_S, after_s or 0.0))
     if status >= 500 or status in _TRANSIENT:
@@ -87,7 +86,7 @@ def told(error: Mapping[str, Any], *, server: str) -> Exception:
     code = error.get("code")
     status = code if isinstance(code, int) else 500
     words = cleaned(str(error.get("message") or error))
-    return refusal(status, {}, words, server=server, at=datetime.now(UTC))
+    return refusal(status, {}, words, server=server)
 
 
 def words_of(body: Any, hidden: Callable[[str], str] = str) -> str:
@@ -102,18 +101,3 @@ def cleaned(words: str) -> str:
     """Return words in one line, cut at their limit."""
     line = " ".join(_CONTROL.sub(" ", words).split())
     return line if len(line) <= MAX_WORDS else f"{line[:MAX_WORDS]}..."
-
-
-def retry_after_s(value: str | None, *, at: datetime) -> float | None:
-    """Return the seconds of a header `Retry-After`, a number or a date; None without a valid one."""
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(int(value)))
-    except (ValueError, OverflowError):
-        pass
-    try:
-        until = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - at).total_seconds())

@@ -18,7 +18,6 @@ from penstock.workers.keeper.webhooks import (
     SCHEDULE_S,
     DeliveryVerdict,
     body_of,
-    retry_after_s,
     signed_headers,
     verdict_on,
 )
@@ -118,27 +117,6 @@ def test_what_an_answer_means(
 def test_news_is_not_told_again_when_it_is_old() -> None:
     assert verdict_on(503, 1, retry_after_s=None, draw=0.5, not_retried=True) == DeliveryVerdict(Delivery.FAILED)
     assert verdict_on(200, 1, retry_after_s=None, draw=0.5, not_retried=True) == DeliveryVerdict(Delivery.DELIVERED)
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("120", 120.0),
-        (" 0 ", 0.0),
-        ("9" * 400, 999_999_999_999.0),
-        ("Fri, 21 Nov 2025 10:00:30 GMT", 30.0),
-        ("Friday, 21-Nov-25 10:00:30 GMT", 30.0),
-        ("Fri, 21 Nov 2025 09:00:00 GMT", 0.0),
-        ("Fri, 21 Nov 2025 10:00:30 -0000", 30.0),
-        ("soon", None),
-        ("", None),
-        ("-5", None),
-        ("\xb2", None),  # a digit to Python, and no number
-        ("Fri, 99 Nov 9999999 10:00:30 GMT", None),
-    ],
-)
-def test_a_receiver_may_ask_for_patience_in_seconds_or_as_a_date(header: str, seconds: float | None) -> None:
-    assert retry_after_s(header, 1_763_719_200.0) == seconds
 
 
 def test_each_secret_that_signs_is_enough_for_a_receiver() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,11 +16,8 @@ from penstock.workers.engine.openai_server.failures import (
     Failed,
     Tries,
     refusal,
-    retry_after_s,
     words_of,
 )
-
-NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def delta(index: int = 0, **fields: Any) -> dict[str, Any]:
@@ -96,19 +92,8 @@ def test_what_is_no_json_is_malformed(text: str) -> None:
         parsed(text)
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        (None, None), ("7", 7), ("9" * 400, None), ("-3", 0), ("soon", None), ("Sat, 31 Jan 2026 12:00:30 GMT", 30),
-        ("Sat, 31 Jan 2026 11:00:00 GMT", 0),
-    ],
-)  # fmt: skip
-def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | None) -> None:
-    assert retry_after_s(header, at=NOON) == seconds
-
-
 def test_a_server_is_asked_again_after_five_minutes_whatever_it_says() -> None:
-    busy = refusal(429, {"retry-after": "86400"}, "later", server="http://host/v1", at=NOON)
+    busy = refusal(429, {"retry-after": "86400"}, "later", server="http://host/v1")
     assert isinstance(busy, Busy)
     assert busy.after_s == 300
 
@@ -123,7 +108,7 @@ def test_a_server_is_asked_again_after_five_minutes_whatever_it_says() -> None:
 )  # fmt: skip
 def test_a_status_decides_what_happens(status: int, header: str | None, kind: type[Exception]) -> None:
     headers = {} if header is None else {"retry-after": header}
-    assert type(refusal(status, headers, "words", server="http://host/v1", at=NOON)) is kind
+    assert type(refusal(status, headers, "words", server="http://host/v1")) is kind
 
 
 def test_failures_are_counted_and_waits_are_not() -> None:
