@@ -165,3 +165,21 @@ async def test_the_client_and_the_command_line_do_the_same(service: Service, api
         assert [each.name for each in await client.subscriptions()] == ["river"]
         with pytest.raises(PenstockAPIError, match="there is no subscription 'lagoon'"):
             await client.subscription("lagoon")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [("--every", "9" * 400, "write a duration such as"), ("--area", "deep.geojson", "not JSON")],
+)
+async def test_an_option_without_end_is_refused_in_one_sentence(
+    option: str, value: str, sentence: str, service: Service, api: StacApi, tmp_path: Path
+) -> None:
+    (tmp_path / "deep.geojson").write_text("[" * 100_000)
+    given = str(tmp_path / value) if option == "--area" else value
+    async with listening(service) as server:
+        done = await Shell({"PENSTOCK_URL": server.url})(
+            "subscriptions", "create", "lagoon", "--stac", api.url, "--collection", "scenes", "--model", "mapper",
+            option, given,
+        )  # fmt: skip
+    said = " ".join(done.err.replace("│", " ").split())
+    assert (done.code, sentence in said, "Traceback" in said) == (2, True, False), said

@@ -89,25 +89,25 @@ def search(
         raise typer.Exit(JOB_FAILED)
     if len(items) == limit:
         err.print(f"these are the first {limit}: there may be more, see --limit")
-    if as_json:
-        print_json({"type": "FeatureCollection", "features": items})
-    elif jobs is not None:
+    if jobs is not None:
         for line in batch_lines(items, cast("JobKind", jobs), document):
             print_json(line, indent=None)
     else:
-        _print(items, ids=ids)
+        _print(items, ids=ids, as_json=as_json)
 
 
-def _print(items: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
-    """Print items as a table, or only their ids."""
+def _print(items: Sequence[Mapping[str, Any]], *, ids: bool, as_json: bool) -> None:
+    """Print items as a table, only their ids, or as GeoJSON."""
     from penstock.intake.item_filter import shown
 
-    if not ids:
+    if as_json:
+        print_json({"type": "FeatureCollection", "features": items})
+    elif ids:
+        for item in items:
+            out.print(shown(item.get("id"), _ID_CHARS), soft_wrap=True)
+    else:
         rows = [_row(item) for item in items]
         out.print(fitted(out, ("time", "cloud", "id", "size"), rows, omit=("size",)))
-        return
-    for item in items:
-        out.print(shown(item.get("id"), _ID_CHARS), soft_wrap=True)
 
 
 def _allowing(settings: Settings, url: str) -> Settings:

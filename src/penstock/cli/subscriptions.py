@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +34,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 def _seconds(text: str) -> float:
     """Return a duration such as `15m`, `2h`, `10d` or `90` in seconds."""
     found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text}: write a duration such as 90s, 15m, 2h or 10d")
+    if found is None or not isfinite(float(found[1])):
+        raise typer.BadParameter(f"{text[:100]}: write a duration such as 90s, 15m, 2h or 10d")
     return float(found[1]) * _UNITS_S[found[2]]
 
 
@@ -143,7 +144,7 @@ def delete(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def _geojson(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"--area {path}: not JSON: {error}") from error
     if not isinstance(document, dict):
         raise typer.BadParameter(f"--area {path}: must be a GeoJSON object")
