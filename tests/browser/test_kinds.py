@@ -335,7 +335,7 @@ WITHOUT_EXAMPLE = frozenset({"mask-generation", "raster-mask-generation", "tenso
 
 def see_the_answer(page: Page, client: Client, kind: Kind) -> None:
     """Wait for the end of the job whose page is shown; check that its answer is readable, and above all else."""
-    page.wait_for_function("() => location.hash.startsWith('#/job/')")
+    page.wait_for_function("() => location.hash.startsWith('#/job/')", timeout=WAIT_MS)
     expect(page.locator("h1 .badge")).to_have_text("succeeded", timeout=WAIT_MS)
     result = page.get_by_role("region", name="Result")
     expect(result).to_be_visible()

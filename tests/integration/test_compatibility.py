@@ -41,8 +41,6 @@ ONLY_HERE = (
     *("fake-tabular", "fake-tensor", "fake-image-classification", "vllm-tensor", "vllm-text-embedding"),
     *("vllm-openai-chat", "vllm-openai-completion", "vllm-openai-embedding"),
 )
-#: Pairs that would answer, and answer wrongly: the generator of texts ignores a conversation's images.
-WRONG = {("transformers", "text-generation"): {"image-text-to-text"}}
 
 RUNNERS = Runners.installed()
 
@@ -125,7 +123,7 @@ def test_no_pair_is_refused_that_serves(
         except Exception:  # whatever a processor raises for an answer that it does not know
             continue
         works.add(name)
-    assert works == WRONG.get(pair, set())
+    assert works == set()
 
 
 def run(processor: Any, model: Model, engine: BatchingEngine, served: Model, folder: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from structlog.testing import capture_logs
 
 from penstock.config import Settings
 from penstock.errors import Canceled, FetchFailed, MediaRefused, MediaTooLarge, PenstockError
@@ -41,6 +42,16 @@ def fetch(guard: GuardedClient, where: str, path: Path) -> object:
 
 def post(guard: GuardedClient, where: str, _: Path) -> object:
     return guard.post(where, b"{}", {}, 1)
+
+
+@pytest.mark.parametrize(
+    "where", ["http://user:s3cr3t@media.example/x", "https://s3cr3t@media.example", "http://a:s3cr3t@b"]
+)
+def test_the_credentials_of_a_refused_address_are_in_no_log(where: str, tmp_path: Path) -> None:
+    with capture_logs() as logs, pytest.raises(MediaRefused) as refused:
+        GuardedClient(Settings()).fetch(where, tmp_path / "media", LIMIT)
+    assert [each["event"] for each in logs] == ["url.refused"]
+    assert "s3cr3t" not in f"{logs} {refused.value}"
 
 
 both = pytest.mark.parametrize("ask", [fetch, post])

@@ -69,6 +69,25 @@ def test_the_items_and_the_lines_of_a_batch_are_json(api: StacApi, area: Path, t
     assert {json.dumps(line["input"]["area"]) for line in lines} == {json.dumps(AREA)}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"properties": None}, {"assets": {"a": "text", "b": None}}, {"assets": {"a": {"file:size": 10**400}}},
+        {"id": "half \ud800 \x1b[31m"}, {"properties": {"datetime": 5, "eo:cloud_cover": 10**400}},
+    ],
+)  # fmt: skip
+def test_a_malformed_item_is_printed_and_controls_no_terminal(change: dict[str, object], tmp_path: Path) -> None:
+    odd = item("odd", "s2", BEGIN, (10, 45, 11, 46), {}, cloud=0) | change
+    with StacApi([odd]).serve() as api:
+        for words in ([], ["--ids"], ["--json"], ["--jobs", "scene"]):
+            done = run(tmp_path, api, *words)
+            assert (done.returncode, "Traceback" in done.stderr, "\x1b" in done.stdout) == (0, False, False), (
+                done.stderr
+            )
+        (line,) = done.stdout.splitlines()
+        assert json.loads(line)["custom_id"] == odd["id"]
+
+
 def test_a_limit_says_that_there_may_be_more(api: StacApi, tmp_path: Path) -> None:
     done = run(tmp_path, api, "--limit", "2", "--ids")
     assert (len(done.stdout.split()), "there may be more" in done.stderr) == (2, True)
@@ -84,7 +103,10 @@ def test_a_limit_says_that_there_may_be_more(api: StacApi, tmp_path: Path) -> No
         (["--area", "utm.geojson"], 2, "--area utm.geojson: no area:"),
         (["--from", "May"], 2, "--from May: write 2026-05-31"),
         (["--filter", "cloud <"], 2, "--filter: is no CQL2 text"),
+        (["--from", "0001-01-01T00:00:00+14:00"], 2, "write 2026-05-31"),
+        (["--from", "2026-05-02", "--to", "2026-05-01"], 2, "--from 2026-05-02 lies after --to 2026-05-01"),
         (["--jobs", "all"], 2, "write scene, mosaic or series"),
+        (["--jobs", "scene", "--json"], 2, "write one of --json, --ids and --jobs"),
     ],
 )
 def test_an_error_is_one_sentence(api: StacApi, words: list[str], code: int, text: str, tmp_path: Path) -> None:
@@ -99,7 +121,7 @@ def test_an_error_is_one_sentence(api: StacApi, words: list[str], code: int, tex
 def test_another_collection_or_server_is_an_error(api: StacApi, tmp_path: Path) -> None:
     done = run(tmp_path, api, collection="s3")
     assert (done.returncode, "has no collection 's3'; it has 1, such as s2" in done.stderr) == (3, True), done.stderr
-    for url in ("http://127.0.0.1:1", "ftp://127.0.0.1/", "nowhere"):
+    for url in ("http://127.0.0.1:1", "ftp://127.0.0.1/", "nowhere", "http://[::1/"):
         done = penstock(tmp_path, "search", "s2", "--stac", url)
         assert done.returncode in (2, 3)
         assert "Traceback" not in done.stderr

@@ -143,17 +143,32 @@ def test_a_server_that_throttles_says_for_how_long() -> None:
     assert refused.value.retry_after_s == 17
 
 
+@pytest.mark.parametrize("page", [b'{"features": []}', b'{"type": "FeatureColl", "features": []}'])
+def test_a_page_that_is_no_collection_of_items_is_not_the_end_of_the_pages(page: bytes) -> None:
+    with StacApi(days(2)).serve() as api:
+        real = api.search
+
+        def answer(asked: Any, *, posted: bool) -> dict[str, Any]:
+            api.faults.append((200, {}, page))
+            return real(asked, posted=posted)
+
+        api.page_items = 1
+        api.search = answer  # type: ignore[method-assign]
+        with pytest.raises(MediaUnreadable, match="no list of items"):
+            found(api)
+
+
 def test_a_rejected_search_shows_the_servers_reason() -> None:
     with StacApi(days(1)).serve() as api:
         real = api.search
 
         def reject(asked: Any, *, posted: bool) -> dict[str, Any]:
-            api.faults.append((400, {}, b'{"description": "too large an area"}'))
+            api.faults.append((400, {}, b'{"description": "too large \\u001b[31man area"}'))
             return real(asked, posted=posted)
 
         api.page_items, api.items = 1, days(2)
         api.search = reject  # type: ignore[method-assign]
-        with pytest.raises(InvalidInput, match="too large an area"):
+        with pytest.raises(InvalidInput, match=r"too large \?\[31man area"):
             found(api)
 
 

@@ -18,6 +18,7 @@ from penstock.jobs import Artifact, Delivery, State
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.subscriptions import change_subscription
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.objects.opening import tenant_webhook_secret
 from penstock.storage.redis import deliveries, listing
@@ -114,6 +115,15 @@ def test_a_corrected_item_replaces_its_result(desk: Subscribed) -> None:
     assert [item.id for item in collection(desk).get_items()] == ["a"]
     folders = {name.split("/")[1] for name in desk.object_names(KEY.results) if "/" in name}
     assert folders == {second.folder}
+
+
+def test_the_results_of_a_deleted_subscription_are_not_those_of_the_next_one_of_its_name(desk: Subscribed) -> None:
+    desk.create()
+    publish(desk, ("a", 1, 0.5))
+    change_subscription(desk.objects, KEY, lambda found: replace(found, deleted=True))
+    desk.create(uid="uid-2")  # before a keeper sees the deletion
+    desk.look()
+    assert desk.object_names(KEY.results) == []
 
 
 def test_a_result_without_an_item_of_its_own_has_the_place_of_its_source(desk: Subscribed) -> None:

@@ -208,6 +208,8 @@ class SubscriptionPolls:
             return
         before = held.progress
         if before is None or before.uid != subscription.uid:
+            if before is not None:  # deleted and made again before a keeper looked
+                self.objects.delete_prefix(key.results)
             before = replace(begin(subscription), revision=numbers[1])
         at = self.clock()
         after = self.results.step(subscription, self._followed(before))

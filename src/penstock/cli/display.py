@@ -212,8 +212,9 @@ def table(*columns: str) -> Table:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a document as JSON."""
-    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain) + "\n")
+    """Print a document as JSON. Halves of characters, which no text may have, are written as JSON escapes."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     sys.stdout.flush()
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Characters of a day in `--from` and `--to`.
 _DAY_CHARS = len("2026-05-01")
+#: Characters of an id that are printed, and bytes of a file from which its declared size is no size.
+_ID_CHARS, _SIZE_BYTES = 500, 1 << 60
 
 
 def search(
@@ -66,12 +68,14 @@ def search(
     kinds = get_args(JobKind)
     if jobs is not None and jobs not in kinds:
         raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
+    if as_json + ids + (jobs is not None) > 1:
+        raise typer.BadParameter("write one of --json, --ids and --jobs")
     document, polygons = (None, ()) if area is None else _area(area)
     passing = _filter(condition, cloud_below)
-    wanted = StacSearch(
-        stac, [collection], together([each.geometry for each in polygons]),
-        _time("--from", begin, last=False), _time("--to", end, last=True), passing,
-    )  # fmt: skip
+    first, last = _time("--from", begin, last=False), _time("--to", end, last=True)
+    if first is not None and last is not None and first > last:
+        raise typer.BadParameter(f"--from {begin} lies after --to {end}")
+    wanted = StacSearch(stac, [collection], together([each.geometry for each in polygons]), first, last, passing)
     searches = StacSearches(GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
 
     def fits(item: Mapping[str, Any]) -> bool:
@@ -90,17 +94,26 @@ def search(
     elif jobs is not None:
         for line in batch_lines(items, cast("JobKind", jobs), document):
             print_json(line, indent=None)
-    elif ids:
-        for item in items:
-            out.print(str(item.get("id")), soft_wrap=True)
     else:
-        out.print(fitted(out, ("time", "cloud", "id", "size"), [_row(item) for item in items], omit=("size",)))
+        _print(items, ids=ids)
+
+
+def _print(items: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
+    """Print items as a table, or only their ids."""
+    from penstock.intake.item_filter import shown
+
+    if not ids:
+        rows = [_row(item) for item in items]
+        out.print(fitted(out, ("time", "cloud", "id", "size"), rows, omit=("size",)))
+        return
+    for item in items:
+        out.print(shown(item.get("id"), _ID_CHARS), soft_wrap=True)
 
 
 def _allowing(settings: Settings, url: str) -> Settings:
     """Return the settings of a search by the user of this machine: any public host, and the one that was named."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}[parts.scheme]
     except (KeyError, ValueError):
         raise typer.BadParameter(f"--stac {url}: write the address as https://HOST/PATH") from None
@@ -146,21 +159,23 @@ def _time(option: str, text: str | None, *, last: bool) -> datetime | None:
         return None
     try:
         at = datetime.fromisoformat(text)
-    except ValueError as error:
+        at = at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
         raise typer.BadParameter(f"{option} {text}: write 2026-05-31 or 2026-05-31T12:00:00Z") from error
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return at + timedelta(days=1, seconds=-1) if last and len(text) == _DAY_CHARS else at
 
 
 def _row(item: Mapping[str, Any]) -> Sequence[str]:
+    from penstock.intake.item_filter import shown
     from penstock.intake.stac_search import item_time
 
-    cloud, assets = item.get("properties", {}).get("eo:cloud_cover"), item.get("assets")
-    sizes = [asset.get("file:size") for asset in assets.values()] if isinstance(assets, dict) else []
-    total = sum(size for size in sizes if isinstance(size, int))
+    held, assets = item.get("properties"), item.get("assets")
+    cloud = held.get("eo:cloud_cover") if isinstance(held, dict) else None
+    listed = [each for each in assets.values() if isinstance(each, dict)] if isinstance(assets, dict) else []
+    total = sum(size for each in listed if isinstance(size := each.get("file:size"), int) and 0 < size < _SIZE_BYTES)
     return (
-        (item_time(item) or "")[:19].replace("T", " "),
-        f"{cloud:.1f} %" if isinstance(cloud, int | float) else "",
-        str(item.get("id")),
+        shown(item_time(item) or "", 19).replace("T", " "),
+        f"{cloud:.1f} %" if isinstance(cloud, int | float) and 0 <= cloud <= 100 else "",
+        shown(item.get("id"), _ID_CHARS),
         f"{total / 1e6:,.1f} MB" if total else "",
     )

@@ -51,7 +51,7 @@ MAX_ANSWER_BYTES = 64 << 10
 USER_AGENT = "penstock"
 
 #: Scheme and host of a URL, which may be malformed, for the log.
-_ORIGIN = re.compile(r"(?i)[a-z]{1,20}://[^/?#\\\s]{1,200}")
+_ORIGIN = re.compile(r"(?i)[a-z]{1,20}://[^/?#@\\\s]{1,200}(?![^/?#\\\s])")
 _FAILED = "the server did not respond properly in time"
 #: Reasons shown for hosts that the operator allowed; the first match counts.
 _REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (

@@ -163,13 +163,13 @@ def _said(truth: bool | None, node: Any, item: Mapping[str, Any]) -> Judgement:
     missing = [name for name, value in values.items() if value is None]
     if missing and node["op"] != "isNull":
         return Judgement(None, f"has no {missing[0]}")
-    have = ", ".join(f"{name} is {_shown(value)}" for name, value in values.items())
+    have = ", ".join(f"{name} is {shown(value)}" for name, value in values.items())
     return Judgement(truth, f"{have}, but must be {_text(node)}" if have else f"{_text(node)} is false")
 
 
-def _shown(value: Any) -> str:
-    """Return a value of an item without characters that would control a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in str(value)[:_SHOWN_CHARS])
+def shown(value: Any, most: int = _SHOWN_CHARS) -> str:
+    """Return a value of a catalogue, `most` characters of it, without those that would control a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in str(value)[:most])
 
 
 def _compared(name: str, left: Any, right: Any, item: Mapping[str, Any]) -> bool | None:

@@ -18,10 +18,11 @@ def batch_lines(
     """Return the lines of a batch for items in the order of time.
 
     `scene`: a job for each item. `mosaic`: a job for each day (UTC) with its items as one scene. `series`: one job
-    whose dates are the days. `area` becomes the area of each job. Raises `InvalidInput` for an item without a time.
+    whose dates are the days. `area` becomes the area of each job. Raises `InvalidInput` for an item without
+    an id or a time.
     """
     if kind == "scene":
-        return [_line(str(item["id"]), {"stac": _alone(item)}, area) for item in items]
+        return [_line(_id(item), {"stac": _alone(item)}, area) for item in items]
     days = {day: list(found) for day, found in groupby(items, key=_day)}
     if kind == "mosaic":
         return [_line(day, _of_day(found), area) for day, found in days.items()]
@@ -41,8 +42,18 @@ def _of_day(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _alone(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item with its link `self` alone, which resolves relative addresses: the others name no file of it."""
     links = item.get("links")
-    kept = [link for link in links if isinstance(link, Mapping) and link.get("rel") == "self"] if links else []
+    kept = [
+        link
+        for link in (links if isinstance(links, list) else ())
+        if isinstance(link, Mapping) and link.get("rel") == "self"
+    ]
     return {**item, "links": kept}
+
+
+def _id(item: Mapping[str, Any]) -> str:
+    if "id" not in item:
+        raise InvalidInput("An item of the catalogue has no id, so it makes no job.")
+    return str(item["id"])
 
 
 def _day(item: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaUnrea
 from penstock.intake.connections import no_check
 from penstock.intake.credentials import is_passing
 from penstock.intake.guard import GuardedClient
-from penstock.intake.item_filter import expression
+from penstock.intake.item_filter import expression, shown
 from penstock.processors.links import collection_items
 
 #: Bytes of one answer of a STAC API, items of a page, answers and items of one search, at most.
@@ -253,7 +253,7 @@ class _GuardedIO(StacApiIO):
         document = _document(text)
         if document is None:
             raise MediaUnreadable("it is no JSON object")
-        if self._place is not None and not isinstance(document.get("features"), list):
+        if self._place is not None and collection_items(document, None) is None:
             raise MediaUnreadable("it is no list of items")
         return text
 
@@ -271,7 +271,7 @@ def _description(text: str) -> str | None:
     """Return the reason in an error document of a STAC API."""
     found = _document(text) or {}
     reason = found.get("description") or found.get("detail")
-    return None if reason is None else str(reason)[:300]
+    return None if reason is None else shown(reason, 300)
 
 
 @contextmanager

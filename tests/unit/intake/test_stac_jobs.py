@@ -56,6 +56,19 @@ def test_an_item_keeps_its_own_address_alone() -> None:
     assert line["input"]["stac"]["links"] == [{"rel": "self", "href": "https://a.b/i1"}]
 
 
+def test_an_item_without_an_id_makes_no_job_and_says_so() -> None:
+    (nameless,) = items(1)
+    del nameless["id"]
+    with pytest.raises(InvalidInput, match="has no id"):
+        batch_lines([nameless], "scene", None)
+
+
+def test_links_that_are_no_list_are_left_out() -> None:
+    (odd,) = items(1)
+    (line,) = batch_lines([{**odd, "links": 5}], "scene", None)
+    assert line["input"]["stac"]["links"] == []
+
+
 def test_an_item_without_a_time_belongs_to_no_day() -> None:
     (timeless,) = items(1)
     timeless["properties"] = {"datetime": None}
