@@ -140,7 +140,7 @@ class VllmPlugin:
         """Call the plugin's `parse_data`, whose name was `parse_request` up to vLLM 0.16."""
         try:
             return self._plugin.parse_data(data)
-        except NotImplementedError:
+        except NotImplementedError:  # by `IOProcessor.parse_data`, if the plugin has only the older name
             if not hasattr(self._plugin, "parse_request"):
                 raise
             return self._plugin.parse_request(data)
@@ -149,7 +149,7 @@ class VllmPlugin:
         """Call `pre_process` or `post_process`, or its asynchronous form if the plugin has only that."""
         try:
             return getattr(self._plugin, method)(**arguments)
-        except NotImplementedError:
+        except NotImplementedError:  # by the plugin's own method, if it has only the asynchronous one
             later = getattr(self._plugin, f"{method}_async", None)
             if not inspect.iscoroutinefunction(later):
                 raise

@@ -52,11 +52,13 @@ def method(file: zipfile.ZipFile) -> None:
         (["/etc/passwd"], None, InvalidInput, "a file with a place outside of itself"),
         (["a\\..\\b"], None, InvalidInput, "a file with a place outside of itself"),
         (["C:/a"], None, InvalidInput, "a file with a place outside of itself"),
+        (["a//b"], None, InvalidInput, "a name with empty parts or dots, 'a//b'"),
+        (["./a"], None, InvalidInput, "a name with empty parts or dots, './a'"),
         ([], link, InvalidInput, "has a link, 'S2A.SAFE/MTD_MSIL2A.xml'"),
         (["a"], twice, InvalidInput, "two files of one name"),
         ([], method, MediaUnreadable, "compressed by method 14, which is not read"),
     ],
-    ids=["parent", "parent inside", "root", "backslash", "drive", "link", "twice", "method"],
+    ids=["parent", "parent inside", "root", "backslash", "drive", "empty part", "dot", "link", "twice", "method"],
 )
 def test_members_that_are_not_plain_files_inside_are_refused(
     names: list[str], change: Change | None, error: type[InputError], sentence: str, tmp_path: Path

@@ -129,3 +129,13 @@ def test_blocks_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
     assert path.stat().st_size < 1_000_000
     with pytest.raises(MediaUnreadable, match="blue is stored in blocks of 800,000,000 bytes; at most 268,435,456"):
         read_product(path, Limits())
+
+
+def test_a_fill_below_unsigned_numbers_is_none_of_them(tmp_path: Path) -> None:
+    numbers = np.full((6, 40, 50), 2**16 - 9999, np.uint16)
+    path = write_hdf5(
+        tmp_path / "a.h5", square(numbers), edit=lambda file: file["reflectance"].attrs.update(_FillValue=-9999.0)
+    )
+    classes, stats = mapped(path, tmp_path / "out")
+    assert stats["radiometry"]["nodata"] == -9999
+    assert (classes != 255).all()

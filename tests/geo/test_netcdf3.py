@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,3 +44,25 @@ def test_a_cut_off_file_is_damaged(keep: float, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
     with pytest.raises(MediaUnreadable, match="The scene cannot be opened; it is damaged or incomplete"):
         read_product(path, Limits())
+
+
+@pytest.mark.parametrize("name", ["mode", "close", "flush", "filename", "maskandscale"])
+def test_an_attribute_with_the_name_of_one_of_scipys_is_only_an_attribute(name: str, tmp_path: Path) -> None:
+    def more(file: Any) -> None:
+        file.setncattr(name, "Nominal")
+
+    product = read_product(write_netcdf(tmp_path / "a.nc", square(), version="NETCDF3_CLASSIC", edit=more), Limits())
+    assert product is not None
+    assert {raster.name for raster in product.rasters} == {*NAMES}
+
+
+@pytest.mark.parametrize("value", ["y x", np.array([1.0, 2.0])])
+def test_a_variable_whose_attribute_hides_its_dimensions_is_left_out(value: Any, tmp_path: Path) -> None:
+    def more(file: Any) -> None:
+        file["blue"].setncattr("dimensions", value)
+
+    product = read_product(write_netcdf(tmp_path / "a.nc", square(), version="NETCDF3_CLASSIC", edit=more), Limits())
+    assert product is not None
+    assert {raster.name for raster in product.rasters} == {*NAMES} - {"blue"}
+    [sentence] = product.unread
+    assert sentence.startswith("blue has an attribute `dimensions` or `data`, which is not read")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from penstock.errors import InvalidInput, MediaUnreadable
+from penstock.errors import InvalidInput, MediaUnreadable, MissingBands
 from penstock.models import Limits
 from penstock.processors.geo.read.products.product_files import read_product
 from penstock.processors.geo.read.products.zarr_store import open_zarr
@@ -147,3 +147,51 @@ def test_a_damaged_chunk_fails_where_it_is_read(tmp_path: Path) -> None:
             archive.writestr(each, some)
     with pytest.raises(MediaUnreadable, match="rows 100 to 199 cannot be read; it is damaged or incomplete"):
         mapped(path, tmp_path / "out")
+
+
+def test_metadata_that_were_not_checked_are_never_opened(tmp_path: Path) -> None:
+    """Zarr takes the array `blue//` for `blue`: a harmless copy of the metadata would hide a codec that runs code."""
+    path = write_zarr(tmp_path / "a.zip", square(), version=2)
+    with zipfile.ZipFile(path) as archive:
+        harmless = archive.read("scene.zarr/blue/.zarray")
+    with_metadata(path, "scene.zarr/blue/.zarray", lambda blue: blue.update(filters=[{"id": "pickle"}]))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("scene.zarr/blue//.zarray", harmless)
+    with pytest.raises(InvalidInput, match="a name with empty parts or dots"):
+        open_zarr(path)
+
+
+def test_the_index_of_a_deep_shard_has_no_other_codecs(tmp_path: Path) -> None:
+    def deep(blue: dict[str, Any]) -> None:
+        codec = {"name": "sharding_indexed", "configuration": {"index_codecs": [{"name": "numcodecs.pickle"}]}}
+        for _ in range(2):
+            codec = {"name": "sharding_indexed", "configuration": {"chunk_shape": [40, 50], "codecs": [codec]}}
+        blue.update(codecs=[codec])
+
+    path = write_zarr(tmp_path / "a.zip", square())
+    variables = open_zarr(with_metadata(path, "scene.zarr/blue/zarr.json", deep))
+    assert variables.unread == ("blue has shards inside shards inside shards, which are not read",)
+
+
+@pytest.mark.parametrize("number", [10**400, "0.0001", [1.0, 2.0]])
+def test_a_scale_that_is_not_one_number_is_refused(number: Any, tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "a.zip", square())
+    with_metadata(path, "scene.zarr/blue/zarr.json", lambda blue: blue["attributes"].update(scale_factor=number))
+    with pytest.raises(MissingBands, match="blue has a `scale_factor` that is not one number"):
+        mapped(path, tmp_path / "out")
+
+
+def test_a_fill_beyond_all_real_numbers_hides_nothing(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "a.zip", square())
+    with_metadata(path, "scene.zarr/blue/zarr.json", lambda blue: blue["attributes"].update(_FillValue=10**400))
+    classes, _ = mapped(path, tmp_path / "out")
+    assert (classes != 255).all()
+
+
+def test_a_coordinate_in_blocks_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
+    def large(x: dict[str, Any]) -> None:
+        x["chunk_grid"]["configuration"]["chunk_shape"] = [10**9]
+
+    path = with_metadata(write_zarr(tmp_path / "a.zip", square()), "scene.zarr/x/zarr.json", large)
+    with pytest.raises(MediaUnreadable, match="The variable x has blocks of 8,000,000,000 bytes; a coordinate"):
+        read_product(path, Limits())

@@ -90,18 +90,14 @@ def run(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except RequestError as error:
-        err.print(f"penstock: {error.detail}")
-        if as_json:
-            print_json(problem(error), indent=None)
+        _complain(f"penstock: {error.detail}", error, as_json)
         raise typer.Exit(USAGE) from None
     except (InputError, ServiceError) as error:
         if isinstance(error, ModelUnavailable):
             raise
         if verbose and error.__cause__ is not None:
             sys.stderr.write("".join(format_exception(error.__cause__)))
-        err.print(f"{error.code}: {with_places(error.detail, error.errors)}")
-        if as_json:
-            print_json(problem(error), indent=None)
+        _complain(f"{error.code}: {with_places(error.detail, error.errors)}", error, as_json)
         raise typer.Exit(JOB_FAILED) from None
 
 
@@ -121,6 +117,12 @@ def of_file(model: str, catalogue: list[Path]) -> tuple[str, list[Path]]:
     if not name and len(names) > 1:
         raise UsageProblem(f"{file} has several models: name one, e.g. {file}:{names[0]} ({', '.join(names)})")
     return name.lower() or names[0], [*catalogue, Path(file)]
+
+
+def _complain(text: str, error: RequestError | InputError | ServiceError, as_json: bool) -> None:
+    err.print(text)
+    if as_json:
+        print_json(problem(error), indent=None)
 
 
 def _complain_of_processor(

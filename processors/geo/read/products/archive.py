@@ -35,6 +35,7 @@ def opened_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         with decoding(size_bytes=path.stat().st_size):
             archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        # `ZipFile` raises NotImplementedError for a member of a version of the format after 6.3.
         raise MediaUnreadable("The zip archive cannot be opened; it is damaged or incomplete.") from error
     with archive:
         _check(archive)
@@ -56,6 +57,8 @@ def _check_member(member: zipfile.ZipInfo) -> None:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or "\\" in name or ".." in parts or ":" in name.partition("/")[0]:
         raise InvalidInput("The zip archive has a file with a place outside of itself, which is not read.")
+    if name.removesuffix("/") != "/".join(parts):  # `a//b` and `./a/b` are `a/b` for others, so two files of one name
+        raise InvalidInput(f"The zip archive has a name with empty parts or dots, {name[:100]!r}, which is not read.")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise InvalidInput(f"The zip archive has a link, {name[:100]!r}, which is not read.")
     if member.flag_bits & _ENCRYPTED:
@@ -87,6 +90,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int = _MAX_TEXT_BYTE
             # A forged size does not matter: no more is decompressed.
             return file.read(limit)
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, NotImplementedError) as error:
+        # `ZipFile.open` raises NotImplementedError for patched data and strong encryption (bits 5 and 6).
         raise MediaUnreadable(f"{name[:100]} in the zip archive cannot be read; it is damaged.") from error
 
 

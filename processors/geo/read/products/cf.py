@@ -174,11 +174,14 @@ def _missing(variable: Variable, dtype: np.dtype[Any]) -> tuple[float | None, Va
 
     All of them are packed numbers, as the file has them.
     """
-    fills = [_unsigned(number, dtype) for name in ("_FillValue", "missing_value") for number in variable.numbers(name)]
-    low, high = ([_unsigned(n, dtype) for n in variable.numbers("valid_range")] + [None] * 2)[:2]
-    lows, highs = variable.numbers("valid_min"), variable.numbers("valid_max")
-    low = _unsigned(lows[0], dtype) if lows else low
-    high = _unsigned(highs[0], dtype) if highs else high
+
+    def packed(name: str) -> list[float]:
+        return [_unsigned(number, dtype) if turned else number for number in variable.numbers(name)]
+
+    turned = variable.dtype.kind == "i" and dtype.kind == "u"
+    fills = packed("_FillValue") + packed("missing_value")
+    low, high = (packed("valid_range") + [None] * 2)[:2]
+    low, high = next(iter(packed("valid_min")), low), next(iter(packed("valid_max")), high)
     if dtype.kind == "f":
         high = min(high, _FILL_FROM) if high is not None else _FILL_FROM
     others = tuple(dict.fromkeys(fills[1:]))
@@ -190,16 +193,27 @@ def _missing(variable: Variable, dtype: np.dtype[Any]) -> tuple[float | None, Va
 
 def _unsigned(number: float, dtype: np.dtype[Any]) -> float:
     """Return a number of a signed attribute as the unsigned numbers of `_Unsigned` have it."""
-    return number + 2 ** (8 * dtype.itemsize) if dtype.kind == "u" and number < 0 else number
+    return number + 2 ** (8 * dtype.itemsize) if number < 0 else number
 
 
 def _scaling(variable: Variable, dtype: np.dtype[Any]) -> tuple[float, float, bool]:
-    """Return scale, offset, and True if they are declared: by attributes, or for real numbers by their unit."""
-    scales, offsets = variable.numbers("scale_factor"), variable.numbers("add_offset")
+    """Return scale, offset, and True if they are declared: by attributes, or for real numbers by their unit.
+
+    Raises `UnreadError` for a scale or an offset that is not one number.
+    """
+    scales, offsets = _one(variable, "scale_factor"), _one(variable, "add_offset")
     unit = variable.text("units").lower()
     factor = 0.01 if unit in _PERCENT else 1.0
     declared = bool(scales or offsets) or (dtype.kind == "f" and unit in (*_PERCENT, *_ONE))
     return (scales[0] if scales else 1.0) * factor, (offsets[0] if offsets else 0.0) * factor, declared
+
+
+def _one(variable: Variable, name: str) -> list[float]:
+    """Return the number of an attribute; empty if there is none. Raises `UnreadError` for another than one number."""
+    found = variable.numbers(name)
+    if name in variable.attributes and len(set(map(repr, found))) != 1:
+        raise UnreadError(f"has a `{name}` that is not one number")
+    return found
 
 
 def _acquired(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import warnings
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,9 @@ def open_netcdf3(path: Path) -> Variables:
         from scipy.io import netcdf_file
     with undamaged("The scene cannot be opened"), decoding(size_bytes=path.stat().st_size):
         try:
-            file = netcdf_file(path, "r", mmap=True, maskandscale=False)
+            # The map outlives its file. SciPy's own `close` can be hidden by an attribute of the scene.
+            with path.open("rb") as stream:
+                file = netcdf_file(stream, "r", mmap=True, maskandscale=False)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -36,14 +36,14 @@ def open_netcdf3(path: Path) -> Variables:
             ) from error
         if len(file.variables) > MAX_OBJECTS:
             raise MediaTooLarge(f"The file has {len(file.variables):,} variables; at most {MAX_OBJECTS:,} are read.")
-        each = {name: _variable(name, variable) for name, variable in file.variables.items()}
-        return Variables(each, {"": _attributes(file)}, partial(_close, file))
-
-
-def _close(file: Any) -> None:
-    with warnings.catch_warnings():  # the map itself goes with the last array of it, of which SciPy warns
-        warnings.simplefilter("ignore", RuntimeWarning)
-        file.close()
+        each, unread = dict[str, Variable](), list[str]()
+        for name, variable in file.variables.items():
+            # SciPy keeps a variable's attributes with its own: `dimensions` would hide the names of the dimensions.
+            if isinstance(variable.dimensions, tuple) and isinstance(variable.data, np.ndarray):
+                each[name] = _variable(name, variable)
+            else:
+                unread.append(f"{name} has an attribute `dimensions` or `data`, which is not read: rename it")
+        return Variables(each, {"": _attributes(file)}, unread=tuple(unread))
 
 
 def _variable(name: str, variable: Any) -> Variable:

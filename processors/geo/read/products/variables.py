@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InputError, MediaUnreadable
+from penstock.processors.geo.read.raster import MAX_BLOCK_BYTES
 
 #: Variables and groups of a file, at most.
 MAX_OBJECTS: Final = 10_000
@@ -63,6 +64,13 @@ class Variable:
         """Return all of a small variable. Raises `MediaUnreadable` for a damaged or a large one."""
         if int(np.prod(self.shape, dtype=object)) > _MAX_ELEMENTS:
             raise MediaUnreadable(f"The variable {self.path} is no coordinate: it has the shape {self.shape}.")
+        for what, shape in (("", self.shape), ("blocks of ", self.chunks)):
+            size = int(np.prod(shape, dtype=object)) * self.dtype.itemsize
+            if size > MAX_BLOCK_BYTES:
+                raise MediaUnreadable(
+                    f"The variable {self.path} has {what}{size:,} bytes; a coordinate or a list of names may have "
+                    f"{MAX_BLOCK_BYTES:,}."
+                )
         with undamaged(f"The variable {self.path} cannot be read"):
             return np.asarray(self.array[...])
 
@@ -139,7 +147,7 @@ def as_numbers(value: Any) -> list[float]:
         return []
     try:
         return [float(each) for each in np.asarray(value).reshape(-1)[:100]]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # JSON has integers beyond all real numbers
         return []
 
 

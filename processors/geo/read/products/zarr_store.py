@@ -207,7 +207,7 @@ def _codecs_v3(codecs: Iterable[Mapping[str, Any]], depth: int = 0) -> Iterator[
         if depth < 2:
             for inside in ("codecs", "index_codecs"):
                 yield from _codecs_v3(own.get(inside, ()), depth + 1)
-        elif "codecs" in own:
+        elif "codecs" in own or "index_codecs" in own:
             raise UnreadError("has shards inside shards inside shards, which are not read")
 
 
