@@ -175,10 +175,10 @@ def submit(
     from penstock.cli.progress import transfer
     from penstock.client.downloads import make_folder
 
-    require_files(list(takewhile(lambda word: not word.startswith("--"), files or [])))
     if wants_help(context):
         _show_help(context, model, url)
         return
+    require_files(list(takewhile(lambda word: not word.startswith("--"), files or [])))
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
