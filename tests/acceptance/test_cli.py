@@ -89,7 +89,7 @@ def test_one_idempotency_key_and_one_file_are_one_job(stack: Stack, small_scene:
     [
         (["submit", "csmask"], 2, "the model's files are: scene"),
         (["submit", "csmask", "never.tif"], 2, "never.tif"),
-        (["submit", "csmask", "s3://b/k", "--param", "colour=1"], 2, "known fields: scene, files, sidecar, beside, stac"),
+        (["submit", "csmask", "s3://b/k", "--param", "colour=1"], 2, "known fields: scene, files, sidecar, beside"),
         (["submit", "csmask", "s3://b/k", "--param", "radiometry.scale=big"], 2, "'big' is not a number"),
         (["submit", "csmask", "s3://b/k", "--meta", "novalue"], 2, "write it as key=value"),
         (["submit", "csmask", "s3://b/k", "--param", "outputs=colour"], 3, "/input/outputs/0"),
