@@ -44,7 +44,7 @@ function wanted(schema, root) {
   const first = leading(schema, root);
   const way = ways.find((names) => names.every((name) => first.has(name))) ?? [];
   const needed = new Set([...(schema.required ?? []), ...way].flatMap((name) => [name, ...(schema.dependentRequired?.[name] ?? [])]));
-  return Object.keys(schema.properties).filter((name) => needed.has(name));
+  return Object.keys(schema.properties ?? {}).filter((name) => needed.has(name));
 }
 
 function listed(part, values) {

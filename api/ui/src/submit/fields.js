@@ -85,7 +85,7 @@ function fixed(name, schema, required) {
 export function members(schema, context, depth, binding = true) {
   const needed = leading(schema, context.root);
   const must = new Set(schema.required ?? []);
-  const names = Object.keys(schema.properties);
+  const names = Object.keys(schema.properties ?? {});
   const made = new Map(names.map((name) => [name, field(name, schema.properties[name], binding && must.has(name), context, depth + 1)]));
   const value = () => {
     const pairs = [...made].map(([name, each]) => [name, each.value()]).filter(([, each]) => each !== undefined);

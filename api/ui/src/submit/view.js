@@ -15,7 +15,9 @@ export async function show(main, { rest: [wanted], query, signal }) {
     return;
   }
   const named = models.find(({ name, aliases }) => name === wanted || aliases.includes(wanted));
-  const model = named ?? models.find(({ problem }) => !problem) ?? models[0];
+  const chosen = named ?? models.find(({ problem }) => !problem) ?? models[0];
+  // A service that has just started still checks its models, and refuses this request with a sentence until it has.
+  const model = chosen.input_schema.properties ? chosen : await get(`/v1/models/${encodeURIComponent(chosen.name)}`, { signal });
   const pick = h("select", { id: "model", onchange: () => { location.hash = `#/submit/${pick.value}`; } },
     models.map(({ name, title }) => h("option", { value: name, selected: name === model.name }, title && title !== name ? `${name}: ${title}` : name)));
   const beside = commands();
