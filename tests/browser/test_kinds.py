@@ -209,7 +209,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         config += "".join(rule_of(name, bucket) for name in sorted(asked))
         with running(folder / "data", config=config, model=min(asked), start_s=300) as stack:
             with stack.client() as client:
-                wait_for(lambda: all(each.input_schema for each in client.models()), "a model was not checked", 300)
+                wait_for(lambda: all(each.input_schema for each in client.models()), "no check ended")
             yield Place(stack, files, bucket)
 
 
