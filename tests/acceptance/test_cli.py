@@ -125,7 +125,11 @@ def test_an_interrupted_wait_says_how_to_follow_the_job_that_goes_on(
     said = tmp_path / "said"
     command = [sys.executable, "-m", "penstock.cli", "submit", "csmask", str(big_scene), "--wait", "--url", stack.url]
     with said.open("wb") as out, subprocess.Popen(command, stderr=out, stdout=subprocess.DEVNULL) as process:
-        wait_for(lambda: "started" in said.read_text(), "the job was not followed", timeout_s=60)
+        with stack.client() as client:
+            wait_for(lambda: said.read_text().startswith("job "), "the job was not submitted", timeout_s=60)
+            wait_for(
+                lambda: client.job(said.read_text().split()[1]).status is Status.RUNNING, "no job runs", timeout_s=60
+            )
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
 
