@@ -212,7 +212,7 @@ def table(*columns: str) -> Table:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a document as JSON. Halves of characters, which no text may have, are written as JSON escapes."""
+    """Print a document as JSON. Lone surrogates, which UTF-8 cannot have, are written as JSON escapes."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     sys.stdout.flush()

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 #: Characters of a day in `--from` and `--to`.
 _DAY_CHARS = len("2026-05-01")
-#: Characters of an id that are printed, and bytes of a file from which its declared size is no size.
-_ID_CHARS, _SIZE_BYTES = 500, 1 << 60
+#: Characters of an id that are printed.
+_ID_CHARS = 500
+#: A file that is said to have this many bytes or more is not counted.
+_SIZE_BYTES = 1 << 60
 
 
 def search(
@@ -62,20 +64,13 @@ def search(
     from penstock.intake.guard import GuardedClient
     from penstock.intake.item_area import overlaps
     from penstock.intake.item_filter import why_not
-    from penstock.intake.stac_jobs import JobKind, batch_lines
     from penstock.intake.stac_search import StacSearch, StacSearches, item_time, together
 
-    kinds = get_args(JobKind)
-    if jobs is not None and jobs not in kinds:
-        raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
-    if as_json + ids + (jobs is not None) > 1:
-        raise typer.BadParameter("write one of --json, --ids and --jobs")
+    _check_output(jobs, ids=ids, as_json=as_json)
     document, polygons = (None, ()) if area is None else _area(area)
     passing = _filter(condition, cloud_below)
-    first, last = _time("--from", begin, last=False), _time("--to", end, last=True)
-    if first is not None and last is not None and first > last:
-        raise typer.BadParameter(f"--from {begin} lies after --to {end}")
-    wanted = StacSearch(stac, [collection], together([each.geometry for each in polygons]), first, last, passing)
+    geometry = together([each.geometry for each in polygons])
+    wanted = StacSearch(stac, [collection], geometry, *_times(begin, end), passing)
     searches = StacSearches(GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
 
     def fits(item: Mapping[str, Any]) -> bool:
@@ -89,18 +84,31 @@ def search(
         raise typer.Exit(JOB_FAILED)
     if len(items) == limit:
         err.print(f"these are the first {limit}: there may be more, see --limit")
-    if jobs is not None:
-        for line in batch_lines(items, cast("JobKind", jobs), document):
-            print_json(line, indent=None)
-    else:
-        _print(items, ids=ids, as_json=as_json)
+    _print(items, jobs, document, ids=ids, as_json=as_json)
 
 
-def _print(items: Sequence[Mapping[str, Any]], *, ids: bool, as_json: bool) -> None:
-    """Print items as a table, only their ids, or as GeoJSON."""
+def _check_output(jobs: str | None, *, ids: bool, as_json: bool) -> None:
+    """Raise `BadParameter` for jobs of no kind, and for more than one form of the output."""
+    from penstock.intake.stac_jobs import JobKind
+
+    kinds = get_args(JobKind)
+    if jobs is not None and jobs not in kinds:
+        raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
+    if as_json + ids + (jobs is not None) > 1:
+        raise typer.BadParameter("write one of --json, --ids and --jobs")
+
+
+def _print(
+    items: Sequence[Mapping[str, Any]], jobs: str | None, area: Mapping[str, Any] | None, *, ids: bool, as_json: bool
+) -> None:
+    """Print items as the lines of a batch with this kind of jobs, as GeoJSON, as ids or as a table."""
     from penstock.intake.item_filter import shown
+    from penstock.intake.stac_jobs import JobKind, batch_lines
 
-    if as_json:
+    if jobs is not None:
+        for line in batch_lines(items, cast("JobKind", jobs), area):
+            print_json(line, indent=None)
+    elif as_json:
         print_json({"type": "FeatureCollection", "features": items})
     elif ids:
         for item in items:
@@ -151,6 +159,14 @@ def _filter(text: str | None, cloud_below: float | None) -> str | None:
     cloud = None if cloud_below is None else f"eo:cloud_cover < {cloud_below!r}"
     both = [each for each in (cloud, text if cloud is None or text is None else f"({text})") if each is not None]
     return " AND ".join(both) or None
+
+
+def _times(begin: str | None, end: str | None) -> tuple[datetime | None, datetime | None]:
+    """Return the times of `--from` and `--to`."""
+    first, last = _time("--from", begin, last=False), _time("--to", end, last=True)
+    if first is not None and last is not None and first > last:
+        raise typer.BadParameter(f"--from {begin} lies after --to {end}")
+    return first, last
 
 
 def _time(option: str, text: str | None, *, last: bool) -> datetime | None:

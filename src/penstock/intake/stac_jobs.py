@@ -41,13 +41,8 @@ def _of_day(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _alone(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item with its link `self` alone, which resolves relative addresses: the others name no file of it."""
-    links = item.get("links")
-    kept = [
-        link
-        for link in (links if isinstance(links, list) else ())
-        if isinstance(link, Mapping) and link.get("rel") == "self"
-    ]
-    return {**item, "links": kept}
+    links = found if isinstance(found := item.get("links"), list) else []
+    return {**item, "links": [link for link in links if isinstance(link, Mapping) and link.get("rel") == "self"]}
 
 
 def _id(item: Mapping[str, Any]) -> str:
