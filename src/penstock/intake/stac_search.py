@@ -253,7 +253,7 @@ class _GuardedIO(StacApiIO):
         document = _document(text)
         if document is None:
             raise MediaUnreadable("it is no JSON object")
-        if self._place is not None and collection_items(document, None) is None:
+        if self._place and (document.get("type"), type(document.get("features"))) != ("FeatureCollection", list):
             raise MediaUnreadable("it is no list of items")
         return text
 
