@@ -11,26 +11,21 @@ Workers share the strips of both: those of the earlier scene come first, those o
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from penstock.errors import InputError, InvalidInput, Issue
-from penstock.processors.base import ArtifactSink, Divisible, Output, final_outputs
-from penstock.processors.geo.options import ClassLabel
 from penstock.processors.geo.read.grids import is_shifted, nesting
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
+from penstock.processors.geo.runs import of_one_scene
 from penstock.processors.geo.scene_request import Acquisition
 from penstock.processors.geo.tiling.plan import Box
-from penstock.processors.geo.tiling.tiles import PendingTiles
 
 _POINTER = "/input/change"
 #: Fields that give a scene.
@@ -39,10 +34,7 @@ _WAYS = ("scene", "files", "mosaic", "stac")
 
 def earlier_request(request: SegmentationRequest, change: ChangeRequest) -> SegmentationRequest:
     """Return the request of the earlier scene alone: its class map, of the same area and bands."""
-    before = change.before
-    own = {name: getattr(before, name) for name in Acquisition.model_fields}
-    own["radiometry"] = before.radiometry or request.radiometry
-    return request.model_copy(update={**own, "change": None, "outputs": ("classes",)})
+    return of_one_scene(request, change.before, change=None, outputs=("classes",))
 
 
 @contextmanager
@@ -109,18 +101,6 @@ def _other_extent(before: Scene, after: Scene, place: str) -> InvalidInput:
     )
 
 
-def class_ids(names: Sequence[str], labels: Sequence[ClassLabel], field: str) -> frozenset[int]:
-    """Return the ids of classes by name; raise `InvalidInput` that lists the model's classes for an unknown name."""
-    known = {label.name.casefold(): label.id for label in labels}
-    for at, name in enumerate(names):
-        if name.casefold() not in known:
-            raise InvalidInput(
-                f"The model has no class {name!r}; its classes are {', '.join(label.name for label in labels)}.",
-                errors=[Issue(f"{_POINTER}/{field}/{at}", "is none of the model's classes")],
-            )
-    return frozenset(known[name.casefold()] for name in names)
-
-
 def both(before: Provenance, after: Provenance) -> Provenance:
     """Return the provenance of a change: sources, times and notes of both dates."""
     known = (*before.acquired, *after.acquired) if before.acquired and after.acquired else ()
@@ -132,72 +112,3 @@ def both(before: Provenance, after: Provenance) -> Provenance:
         notes=(*after.notes, *(f"Before: {note}" for note in before.notes)),
         items=(*after.items, *before.items),
     )
-
-
-def later_part(part: range | None, strips: int) -> range | None:
-    """Return the strips of the later scene in a part of both, after so many strips of the earlier one; None for all."""
-    return None if part is None else range(max(0, part.start - strips), max(0, part.stop - strips))
-
-
-def one_division(before: Divisible | None, after: Divisible | None, strips: int) -> Divisible | None:
-    """Return the units of both scenes, the earlier one's first; None unless both scenes have units.
-
-    The digest is of both plans: workers share a job only if they would compute the same strips of both.
-    """
-    if before is None or after is None:
-        return None
-    return Divisible(
-        hashlib.sha256(f"{before.digest} {after.digest}".encode()).hexdigest()[:32],
-        (*before.units, *((strips + number, prompts, left) for number, prompts, left in after.units)),
-        {**before.findings, **after.findings},
-    )
-
-
-class SplitOutputs:
-    """The outputs of two runs in one stream, the first run's before the second's.
-
-    An output belongs to the first run while that run waits for one: a tile is pending from before its prompt is sent.
-    """
-
-    def __init__(self, outputs: Iterator[Output], first: PendingTiles) -> None:
-        self._outputs, self._first = final_outputs(outputs), first
-        self._held: list[Output] = []
-
-    def first(self) -> Iterator[Output]:
-        """Yield the outputs of the first run."""
-        for output in self._outputs:
-            if not self._first:
-                self._held.append(output)
-                return
-            yield output
-
-    def second(self) -> Iterator[Output]:
-        """Yield the outputs of the second run; call this after the first run has ended."""
-        return chain(self._held, self._outputs)
-
-
-class PrefixedSink:
-    """A sink whose files have a prefix, for a second set of artifacts."""
-
-    def __init__(self, sink: ArtifactSink, prefix: str) -> None:
-        self._sink, self._prefix = sink, prefix
-
-    def path(self, name: str) -> Path:
-        """Return the path of a file, with the prefix."""
-        return self._sink.path(self._prefix + name)
-
-    def add(self, name: str, path: Path, *, media_type: str) -> None:
-        """Add a file under the name of its path, which has the prefix."""
-        self._sink.add(name if name.startswith(self._prefix) else self._prefix + name, path, media_type=media_type)
-
-    def say(self, text: str) -> None:
-        """Stream text."""
-        self._sink.say(text)
-
-    def show(self, name: str, picture: bytes, *, media_type: str) -> None:
-        """Show a preview."""
-        self._sink.show(self._prefix + name, picture, media_type=media_type)
-
-    def checkpoint(self, name: str, path: Path) -> None:
-        """Save a checkpoint, whose name needs no prefix."""
-        self._sink.checkpoint(name, path)

@@ -103,6 +103,8 @@ class MappingContext(Generic[RequestT]):
     part: range | None = None
     #: Part of the scene whose pixels are read: partial files hold no others.
     window: Box = NOWHERE
+    #: True if other work of the job follows this run, so that its last strip is saved, too.
+    followed: bool = False
 
     @property
     def skipped(self) -> Collection[int]:
@@ -209,11 +211,12 @@ class SceneRunner:
         *,
         inputs: Inputs | None = None,
         facts: Mapping[str, Any] = MappingProxyType({}),
+        followed: bool = False,
     ) -> Prepared[MappingContext[RequestT]]:
         """Plan a scene and return its prompts: tiles from left to right and top to bottom, panel by panel.
 
         With `part`, only the prompts of these strips. `inputs` are the opened files, if they are open already. `facts`
-        are further JSON values that saved results depend on.
+        are further JSON values that saved results depend on. With `followed`, the last strip is saved, too.
         """
         options, inputs = self._options, inputs or self.read(request, media)
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
@@ -221,8 +224,9 @@ class SceneRunner:
         if part is not None:
             part = range(part.start, min(part.stop, plan.strip_count))  # a part of two scenes has strips of the other
         digest = plan.digest({**self._facts(inputs, coordinates, outputs), **facts})
-        saved = _saved(media, plan, digest, part)
-        context = MappingContext(inputs, coordinates, plan, request, digest, _restored(saved, digest, part), part=part)
+        saved = strips.saved_files(media, digest, part) if followed or len(plan.wanted_strips) > 1 else {}
+        restored = strips.found_strips(saved, digest, part)
+        context = MappingContext(inputs, coordinates, plan, request, digest, restored, part=part, followed=followed)
         # The first attempt of a shared job has checked the radiometry.
         known = () if part is not None else read_finding(saved, digest)
         read = self._read(context)
@@ -259,8 +263,9 @@ class SceneRunner:
         """
         behind = lasting and SIDE_BY_SIDE and context.plan.count(context.skipped) > 1
         scene = SceneWriter(
-            context.plan, context.digest, context.restored, context.part, writer, sink, tally, behind=behind
-        )
+            context.plan, context.digest, context.restored, context.part, writer, sink, tally, behind=behind,
+            followed=context.followed,
+        )  # fmt: skip
         with closing(scene):
             for result in results:
                 scene.add(result)
@@ -409,22 +414,6 @@ class SceneMapper(SceneRunner):
         if not self._reduces or context.plan.averaged:
             return None
         return reduction_for(context.request.outputs, self._channels.count)
-
-
-def _saved(media: Media, plan: Plan, digest: str, part: range | None) -> Mapping[str, Path]:
-    """Return the job's checkpoints of a plan, by name; with `part`, only the checkpoints of these strips."""
-    if part is not None:
-        files: dict[str, Path] = {}
-        for index in part:
-            files |= media.checkpoints(strips.strip_name(digest, index))
-        return files
-    return media.checkpoints(f"{digest}/") if len(plan.wanted_strips) > 1 else {}
-
-
-def _restored(saved: Mapping[str, Path], digest: str, part: range | None) -> dict[int, Path]:
-    """Return the files of saved strips by index; with `part`, only of these strips."""
-    found = strips.found_strips(saved, digest)
-    return found if part is None else {index: path for index, path in found.items() if index in part}
 
 
 def _left(context: MappingContext[Any]) -> Box:

@@ -20,7 +20,7 @@ from penstock.processors.geo.scene_request import (
     BandName,
     check_without,
 )
-from penstock.processors.geo.schema_marks import item_needs, only_one_of, optional
+from penstock.processors.geo.schema_marks import absent, item_needs, only_one_of, optional
 from penstock.times import Time
 
 OutputName = Literal[
@@ -37,6 +37,8 @@ VectorOutputName = Literal["embeddings", "geoparquet", "stats"]
 
 NameT = TypeVar("NameT")
 _CHANGE_NEEDED = "`change` needs the field `change`"
+#: Fields of one scene, or of two.
+_NOT_IN_A_SERIES = ("change", "datetime")
 
 
 def _each_once(names: tuple[NameT, ...]) -> tuple[NameT, ...]:
@@ -66,7 +68,7 @@ class SceneRequest(Acquisition):
     dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
         "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
         "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
-        "or STAC item. `bands` and `radiometry` apply to every date."
+        "or STAC item. `bands` and `radiometry` apply to every date. Of a `series`: any number, in any order."
     )
     bands: list[BandName | Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
@@ -151,6 +153,25 @@ class ChangeRequest(Record):
     )
 
 
+class SeriesRequest(Record):
+    """What is wanted of several dates: where and how often classes were seen."""
+
+    of: Annotated[list[str], Field(min_length=1, max_length=250)] = Field(
+        description="Names of the classes that are looked for, e.g. [`water`]. Several count as one."
+    )
+    name: Annotated[str, Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
+        "What the classes are called in the results. Default: their names."
+    )
+    ignore: Annotated[list[str], Field(max_length=250)] = Field(
+        default=[],
+        description=(
+            "Names of classes that hide the ground, e.g. [`cloud`, `cloud shadow`]. A date is clear at a pixel if its "
+            "class is none of these. If the field is left out, these classes count like all others that `of` does not "
+            "name, and a note lists them; [] says that no class hides the ground."
+        ),
+    )
+
+
 class SegmentationRequest(SceneRequest):
     """A scene to segment."""
 
@@ -158,6 +179,8 @@ class SegmentationRequest(SceneRequest):
         json_schema_extra=_SCENE_SCHEMA
         | {"title": "Segmentation of a scene"}
         | item_needs("outputs", "change", "change", _CHANGE_NEEDED)
+        | {"dependentRequired": {**_SCENE_SCHEMA["dependentRequired"], "series": ["dates"]}}
+        | {"dependentSchemas": _SCENE_SCHEMA["dependentSchemas"] | absent("series", *_NOT_IN_A_SERIES)}
     )
 
     change: ChangeRequest | SkipJsonSchema[None] = optional(
@@ -165,6 +188,14 @@ class SegmentationRequest(SceneRequest):
         "lost, 2 = gained, 3 = at both dates, 255 = no data) is made for the outputs `change` and `classes`, "
         "before-classes.tif for `classes`, change.png for `preview`, and change.fgb and change.geojson for "
         "`polygons`; `stats` has the areas."
+    )
+    series: SeriesRequest | SkipJsonSchema[None] = optional(
+        "Map each of `dates` by itself, for models of one date, and sum the maps up. The dates are put in the order "
+        "of time if all times are known, and one that cannot be used is named in `stats` and left out. The outputs "
+        "are made for each date: 01-2020-01-27-classes.tif and so on. Besides, first-seen.tif (number of the first "
+        "date with the classes of `of`, 0 = none), frequency.tif (share of the clear dates that have them), "
+        "extent.tif (1 = on any date), clear.tif (number of clear dates), extent.png for `preview`, extent.fgb and "
+        "extent.geojson for `polygons`, and for `stats` series.csv with the area of each class on each date."
     )
     outputs: Annotated[tuple[OutputName, ...], AfterValidator(_each_once)] = Field(
         default=DEFAULT_OUTPUTS,
@@ -181,6 +212,14 @@ class SegmentationRequest(SceneRequest):
     )
 
     polygons: PolygonRequest = Field(default=PolygonRequest(), description="Options of the output `polygons`.")
+
+    @model_validator(mode="after")
+    def _series_has_dates(self) -> Self:
+        if self.series is not None:
+            if self.dates is None:
+                raise ValueError("series needs dates")
+            check_without(self, _NOT_IN_A_SERIES, "cannot be given with series")
+        return self
 
     @field_validator("outputs")
     @classmethod

@@ -125,7 +125,8 @@ class SceneWriter:
 
     `digest` is that of the plan, `restored` has the files of saved strips, and `part` the strips that a part of the
     job computes; None for the whole job. With `behind`, a thread counts and writes each piece while the caller awaits
-    the next tile output. The caller saves a strip when all of its pieces are written.
+    the next tile output. The caller saves a strip when all of its pieces are written. With `followed`, other work of
+    the job follows the scene.
     """
 
     def __init__(
@@ -139,12 +140,13 @@ class SceneWriter:
         tally: Tally,
         *,
         behind: bool = False,
+        followed: bool = False,
     ) -> None:
         self._behind = Behind() if behind else None
         self._digest, self._part, self._known = digest, part, restored.keys()
         self._writer, self._sink, self._tally = writer, sink, tally
-        #: Strips that are saved. Not the last one of a scene: no other strip follows, so saving it would gain little.
-        self._kept = set(plan.wanted_strips[:-1] if part is None else part)
+        #: Strips that are saved. Not the last one of the job: no other strip follows, so saving it would gain little.
+        self._kept = set(part if part is not None else plan.wanted_strips if followed else plan.wanted_strips[:-1])
         self._restored = deque(sorted(restored.items()) if part is None else ())
         self._checkpoint: strips.StripWriter | None = None
         self._saved: set[int] = set()

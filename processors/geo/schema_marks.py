@@ -54,9 +54,12 @@ def item_needs(array: str, item: str, field: str, why: str) -> dict[str, Any]:
 def only_one_of(*names: str, apart: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> dict[str, Any]:
     """Return the JSON Schema of an object with exactly one of these properties; `apart` lists further exclusions."""
     shut_out = {name: [*(set(names) - {name}), *apart.get(name, ())] for name in names}
-    return {
-        "anyOf": [{"required": [name]} for name in names],
-        "dependentSchemas": {
-            name: {"properties": {other: {"not": {}} for other in sorted(others)}} for name, others in shut_out.items()
-        },
-    }
+    dependent: dict[str, Any] = {}
+    for name, others in shut_out.items():
+        dependent |= absent(name, *sorted(others))
+    return {"anyOf": [{"required": [name]} for name in names], "dependentSchemas": dependent}
+
+
+def absent(name: str, *others: str) -> dict[str, Any]:
+    """Return the entry of `dependentSchemas` that forbids other properties beside this one."""
+    return {name: {"properties": {other: {"not": {}} for other in others}}}

@@ -7,28 +7,22 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import InvalidInput
 from penstock.models import Model
 from penstock.processors.base import ArtifactSink, Media, Output, OutputSpec, Prepared, Prompt, Result
-from penstock.processors.geo.change import (
-    PrefixedSink,
-    SplitOutputs,
-    both,
-    check_dates,
-    class_ids,
-    earlier_request,
-    later_part,
-    of_the_earlier_scene,
-    one_division,
-)
+from penstock.processors.geo.change import both, check_dates, earlier_request, of_the_earlier_scene
 from penstock.processors.geo.mapping import MappingContext, SceneMapper, scene_signature
 from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.inputs import alike
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
+from penstock.processors.geo.runs import PrefixedSink, SplitOutputs, in_one_job, one_division, part_of_run
 from penstock.processors.geo.scene_processor import SceneProcessor
+from penstock.processors.geo.series import SeriesContext, SeriesWriter, prepare_series
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
+from penstock.processors.geo.wanted_classes import wanted_classes
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
 from penstock.processors.geo.write.class_outputs import (
     ClassOutputs,
@@ -51,7 +45,7 @@ OUTPUT_NAME = "probability"
 
 
 class RasterSegmentation(SceneProcessor[SegmentationRequest]):
-    """Raster segmentation, of one scene or of two for the change between them."""
+    """Raster segmentation, of one scene, of two for the change between them, or of a series of dates."""
 
     _runner: SceneMapper
     request = SegmentationRequest
@@ -113,13 +107,16 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
         channels = Channels(OUTPUT_NAME, len(self._options.classes))
         super().__init__(model, SceneMapper(model, self._options, channels, reduces=True))
 
-    def _prepared(self, request: SegmentationRequest, media: Media, part: range | None = None) -> Prepared[_Context]:
-        """Return the prompts of a scene; those of an earlier scene come first."""
+    def _prepared(self, request: SegmentationRequest, media: Media, part: range | None = None) -> Prepared[Any]:
+        """Return the prompts of a scene; those of an earlier scene come first. Of a series, those of all dates."""
+        if request.series is not None:
+            self._needs_one_date("series")
+            wanted = wanted_classes(request.series, self._options.classes, "series")
+            return prepare_series(self._runner, request, media, wanted)
         if request.change is None:
             return super()._prepared(request, media, part)
         self._change(request.change, Path(), request)
-        if self._options.dates > 1:
-            raise InvalidInput("`change` is for models of one date; this model compares several dates by itself.")
+        self._needs_one_date("change")
         earlier = earlier_request(request, request.change)
         with of_the_earlier_scene():
             first = self._runner.read(earlier, media)
@@ -129,30 +126,33 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
         with of_the_earlier_scene():
             before = self._runner.prepare(earlier, earlier.outputs, media, part, inputs=first)
         strips = before.context.plan.strip_count
-        after = self._runner.prepare(request, request.outputs, media, later_part(part, strips), inputs=last)
-        return Prepared(
-            _one_after_the_other(before.prompts, after.prompts),
-            (before.count or 0) + (after.count or 0),
-            before.cost + after.cost,
-            replace(after.context, before=before.context),
-            unit=after.unit,
-            done=before.done + after.done,
-            division=one_division(before.division, after.division, strips),
-        )
+        after = self._runner.prepare(request, request.outputs, media, part_of_run(part, strips), inputs=last)
+        prompts = _one_after_the_other(before.prompts, after.prompts)
+        context = replace(after.context, before=before.context)
+        division = one_division([(run.division, run.context.plan.strip_count) for run in (before, after)])
+        return in_one_job([before, after], prompts, context, division)
 
-    def post_process(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
+    def _needs_one_date(self, field: str) -> None:
+        if self._options.dates > 1:
+            raise InvalidInput(f"`{field}` is for models of one date; this model compares several dates by itself.")
+
+    def post_process(self, outputs: Iterator[Output], context: _Context | SeriesContext, sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""
+        described = "item" in context.request.outputs
+        if isinstance(context, SeriesContext):
+            series = SeriesWriter(self._model, context, sink)
+            return series.write(outputs, partial(self._write, described=described))
         if context.part is not None:
             return self._save(outputs, context, sink)
-        change, described = context.request.change, "item" in context.request.outputs
+        change = context.request.change
         with ExitStack() as stack:
             if change is None or context.before is None:
                 results, provenance = self._write(outputs, context, sink, stack, described=described)
                 return Result(data=results.finish(provenance, quicklook=Quicklook(context.inputs)))
-            split = SplitOutputs(outputs, context.before.pending)
-            earlier = PrefixedSink(sink, "before-")
-            before, of_before = self._write(split.first(), context.before, earlier, stack, described=described)
-            after, of_after = self._write(split.second(), context, sink, stack, described=described)
+            split, earlier = SplitOutputs(outputs), PrefixedSink(sink, "before-")
+            own = split.of(context.before.pending)
+            before, of_before = self._write(own, context.before, earlier, stack, described=described)
+            after, of_after = self._write(split.rest(), context, sink, stack, described=described)
             before_raster = before.close()
             if "classes" in context.request.outputs:
                 before.finish(of_before)
@@ -163,9 +163,9 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
     def _save(self, outputs: Iterator[Output], context: _Context, sink: ArtifactSink) -> Result:
         """Save the strips of a part, first the strips of the earlier scene."""
         if context.before is not None:
-            split = SplitOutputs(outputs, context.before.pending)
-            self._save(split.first(), context.before, sink)
-            outputs = split.second()
+            split = SplitOutputs(outputs)
+            self._save(split.of(context.before.pending), context.before, sink)
+            outputs = split.rest()
         encoded = partial(_encoded, wanted=context.request.outputs)
         return self._runner.finish_part(outputs, context, encoded, sink, ClassTally(class_counts(context.inputs.grid)))
 
@@ -184,13 +184,8 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
 
     def _change(self, change: ChangeRequest, before: Path, request: SegmentationRequest) -> ChangeOutputs:
         """Return the writer of a change; raise `InvalidInput` for classes that the model does not have."""
-        labels = self._options.classes
-        of, ignored = class_ids(change.of, labels, "of"), class_ids(change.ignore, labels, "ignore")
-        if of & ignored:
-            raise InvalidInput("`change.of` and `change.ignore` name the same class.")
-        name = change.name or " or ".join(label.name for label in labels if label.id in of)
-        decided = "ignore" in change.model_fields_set
-        return ChangeOutputs(before, of, name, ignored, decided, labels, frozenset(request.outputs), request.polygons)
+        classes = wanted_classes(change, self._options.classes, "change")
+        return ChangeOutputs(before, classes, frozenset(request.outputs), request.polygons)
 
 
 def _encoded(piece: FinalPixels, wanted: Collection[str]) -> RasterArrays:

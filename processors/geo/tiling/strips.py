@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from penstock.processors.base import Media
 from penstock.processors.geo.read.suspected_nodata import Suspect, SuspectCounts
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.raster_set import RasterArrays
@@ -46,14 +47,27 @@ def strip_name(digest: str, index: int) -> str:
     return f"{digest}/strip-{index:05}"
 
 
-def found_strips(files: Mapping[str, Path], digest: str) -> dict[int, Path]:
-    """Return the saved files that hold a complete strip of this plan, by index. Each file is read once."""
+def saved_files(media: Media, digest: str, part: range | None) -> Mapping[str, Path]:
+    """Return the job's checkpoints of a plan, by name; with `part`, only the checkpoints of these strips."""
+    if part is None:
+        return media.checkpoints(f"{digest}/")
+    files: dict[str, Path] = {}
+    for index in part:
+        files |= media.checkpoints(strip_name(digest, index))
+    return files
+
+
+def found_strips(files: Mapping[str, Path], digest: str, part: range | None = None) -> dict[int, Path]:
+    """Return the saved files that hold a complete strip of this plan, by index. Each file is read once.
+
+    With `part`, only these strips are returned.
+    """
     found = {}
     for name, path in sorted(files.items()):
         match = _NAME.fullmatch(name)
         if match and match["digest"] == digest and is_whole(path, digest, int(match["index"])):
             found[int(match["index"])] = path
-    return found
+    return found if part is None else {index: path for index, path in found.items() if index in part}
 
 
 class StripWriter:

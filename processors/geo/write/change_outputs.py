@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.processors.geo.options import NODATA, ClassLabel
-from penstock.processors.geo.read.gdal import rasterio, without_georeference
 from penstock.processors.geo.request import PolygonRequest
 from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.wanted_classes import WantedClasses
 from penstock.processors.geo.write.area import PixelArea, pixel_area
 from penstock.processors.geo.write.class_files import add_class_raster, add_polygons
+from penstock.processors.geo.write.cog import scratch_rows
 from penstock.processors.geo.write.raster_set import RasterSet
 from penstock.processors.geo.write.stats import ClassCounts
 
@@ -25,8 +26,6 @@ _COLOURS: Final = ("#f0f0f0", "#e08214", "#2166ac", "#92c5de")
 _SIDE = NODATA + 1
 #: Outputs that include the COG of the change.
 _WITH_COG: Final = frozenset({"classes", "change"})
-#: Pixels of a strip.
-_STRIP_PX = 2**22
 
 Ids = npt.NDArray[np.uint8]
 
@@ -54,13 +53,7 @@ class ChangeOutputs:
 
     #: The earlier class map: a closed uint8 raster on the same grid.
     before: Path
-    #: Ids of the classes that count as one, what they are called together, and ids of those that hide the ground.
-    of: frozenset[int]
-    name: str
-    ignored: frozenset[int]
-    #: True if the request says which classes hide the ground, or that none does.
-    decided: bool
-    labels: tuple[ClassLabel, ...]
+    classes: WantedClasses
     wanted: frozenset[str]
     polygons: PolygonRequest
 
@@ -69,21 +62,20 @@ class ChangeOutputs:
 
         Return their entry of the statistics, and notes for its reader.
         """
-        scene, labels = rasters.scene, change_labels(self.name)
+        scene, of, labels = rasters.scene, self.classes, change_labels(self.classes.name)
         area = pixel_area(scene.crs, scene.transform, scene.height, scene.width)
         counts, pairs = ClassCounts(area), _Pairs(area)
-        rasters.open("change", 1).label_classes(labels, f"change of {self.name}")
-        for box, earlier, later in _strips(self.before, rasters.path("classes")):
-            change = change_of(earlier, later, self.of, self.ignored)
+        rasters.open("change", 1).label_classes(labels, f"change of {of.name}")
+        for box, (earlier, later) in scratch_rows([self.before, rasters.path("classes")]):
+            change = change_of(earlier, later, of.of, of.ignored)
             counts.add(counts.of(change, box))
             pairs.add(earlier, later, box)
             rasters.write_one("change", change[None], box)
         rasters.close()
         found = {
-            "of": [label.name for label in self.labels if label.id in self.of],
-            "ignored": [label.name for label in self.labels if label.id in self.ignored],
+            **of.to_json(),
             **counts.to_json(labels, scene.width * scene.height),
-            "transitions": pairs.to_json(self.labels),
+            "transitions": pairs.to_json(of.labels),
         }
         preview, cog = "change.png" if "preview" in self.wanted else None, bool(self.wanted & _WITH_COG)
         add_class_raster(rasters, "change", labels, preview=preview, cog=cog, hidden=(ABSENT,))
@@ -96,10 +88,10 @@ class ChangeOutputs:
     def _notes(self, transitions: Sequence[Mapping[str, Any]], absent: str) -> list[str]:
         """Return a note on the classes outside `of` that occur, unless the request says which of them to ignore."""
         seen = {pair[date] for pair in transitions for date in ("before", "after")}
-        others = [label.name for label in self.labels if label.id not in self.of and label.name in seen]
-        if self.decided or not others:
+        others = self.classes.undecided(seen)
+        if not others:
             return []
-        said = f"The change counts these classes as {absent!r}: {', '.join(others)}."
+        said = f"The change counts these classes as {absent!r}: {others}."
         hint = "If some of them hide the ground, as clouds do, name them in `change.ignore`; if none does, give []."
         return [f"{said} {hint}"]
 
@@ -136,18 +128,3 @@ class _Pairs:
                         }
                     )
         return found
-
-
-def _strips(before: Path, after: Path) -> Iterator[tuple[Box, Ids, Ids]]:
-    """Yield the rows of two rasters of one size, from top to bottom."""
-    with (
-        without_georeference(),
-        rasterio.open(before, driver="GTiff") as first,
-        rasterio.open(after, driver="GTiff") as second,
-    ):
-        height, width = second.shape
-        rows = max(1, _STRIP_PX // width)
-        for top in range(0, height, rows):
-            box = Box(top, 0, min(top + rows, height), width)
-            window = rasterio.windows.Window(0, top, width, box.height)
-            yield box, first.read(1, window=window), second.read(1, window=window)

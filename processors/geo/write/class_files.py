@@ -77,7 +77,7 @@ def add_polygons(
         polygons = find_polygons(rasters.path(name), area, request, without=without)
     except TooRagged as error:
         return _no_polygons(stem, str(error))
-    write_flatgeobuf(path := artifacts.sink.path(f"{stem}.fgb"), polygons, scene, labels)
+    write_flatgeobuf(path := artifacts.sink.path(f"{stem}.fgb"), stem, polygons, scene, labels)
     artifacts.add(path.name, path, FLATGEOBUF_TYPE, title=stem, roles=("data",))
     path, notes = artifacts.sink.path(f"{stem}.geojson"), list[str]()
     if request.geoparquet and not is_available():

@@ -129,7 +129,8 @@ class ClassOutputs:
         self.counts = class_counts(scene)
 
     def __enter__(self) -> ClassOutputs:
-        if _FROM_CLASSES & self._wanted or self._request.change is not None:
+        summed = self._request.change is not None or self._request.series is not None
+        if _FROM_CLASSES & self._wanted or summed:
             self._rasters.open("classes", 1).label_classes(self._labels, self._rasters.model.title)
         for name, (dtype, scale, bands) in self._averaged.items():
             self._rasters.open(name, len(bands), dtype).label_bands(bands, scale=scale)

@@ -7,7 +7,8 @@ and only GDAL's block cache is held in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,8 @@ BLOCK_PX = 512
 _THREADS = min(8, cores())
 #: Bytes of a raster whose overviews are kept uncompressed until the COG has them: it takes a third of them on the disk.
 _PLAIN_BYTES = 512 * 2**20
+#: Pixels of the rows that are read at once.
+_STRIP_PX = 2**22
 #: Columns from which one thread does it alone: several hold 1.2 kB more for each column.
 _WIDE_PX = 40_000
 
@@ -111,6 +114,19 @@ class Scratch:
         """Write (bands, rows, columns) of the raster's data type to a box of the scene."""
         window = rasterio.windows.Window(box.left, box.top, box.width, box.height)
         self._dataset.write(values, window=window)
+
+
+def scratch_rows(scratches: Sequence[Path]) -> Iterator[tuple[Box, list[npt.NDArray[Any]]]]:
+    """Yield the first band of closed scratch rasters of one size, (rows, columns) each, from top to bottom."""
+    with ExitStack() as stack:
+        stack.enter_context(without_georeference())
+        files = [stack.enter_context(rasterio.open(path, driver="GTiff")) for path in scratches]
+        height, width = files[0].shape
+        rows = max(1, _STRIP_PX // width)
+        for top in range(0, height, rows):
+            box = Box(top, 0, min(top + rows, height), width)
+            window = rasterio.windows.Window(0, top, width, box.height)
+            yield box, [file.read(1, window=window) for file in files]
 
 
 def write_cog(

@@ -34,10 +34,16 @@ def write_value_preview(raster: Path, path: Path, low: float, high: float) -> No
     values = _small(raster, Resampling.average)
     shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
     steps = np.where(np.isnan(shares), NODATA, np.rint(np.nan_to_num(shares) * (NODATA - 1))).astype(np.uint8)
+    _save(steps, ramp(NODATA + 1), path)
+
+
+def ramp(count: int) -> npt.NDArray[np.uint8]:
+    """Return uint8 (count, 3): so many colours from dark to light."""
     anchors = np.array([tuple(bytes.fromhex(colour[1:])) for colour in _RAMP])
-    at = np.linspace(0, len(_RAMP) - 1, NODATA + 1)
+    at = np.linspace(0, len(_RAMP) - 1, count)
     channels = [np.interp(at, range(len(_RAMP)), anchors[:, i]) for i in range(3)]
-    _save(steps, np.rint(np.stack(channels, axis=1)).astype(np.uint8), path)
+    colours: npt.NDArray[np.uint8] = np.rint(np.stack(channels, axis=1)).astype(np.uint8)
+    return colours
 
 
 def _small(raster: Path, resampling: Any) -> npt.NDArray[Any]:

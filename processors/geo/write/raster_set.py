@@ -35,11 +35,12 @@ RasterArrays = Mapping[str, npt.NDArray[Any]]
 class RasterSet:
     """Scratch rasters on one scene's grid, by name. A context manager that deletes the scratch files at its end.
 
-    `described` is True if STAC items are wanted.
+    `radiometry` is that of the one scene from which the rasters are made; None for several scenes. `described` is True
+    if STAC items are wanted.
     """
 
     def __init__(
-        self, model: Model, scene: Scene, radiometry: Radiometry, sink: ArtifactSink, *, described: bool
+        self, model: Model, scene: Scene, radiometry: Radiometry | None, sink: ArtifactSink, *, described: bool
     ) -> None:
         self.model, self.scene = model, scene
         self.artifacts = ArtifactWriter(sink, hashed=described)
@@ -114,15 +115,16 @@ def _middle(scene: Scene) -> tuple[float, float]:
     return scene.width / 2, scene.height / 2
 
 
-def _tags(model: Model, radiometry: Radiometry) -> dict[str, str]:
+def _tags(model: Model, radiometry: Radiometry | None) -> dict[str, str]:
     """Return the tags of every raster, without job and source etag.
 
     Therefore the same scene gives the same bytes, whatever the upload method. The statistics and the STAC item record
     the source.
     """
+    used = {} if radiometry is None else radiometry.to_json()
     return {
         "TIFFTAG_SOFTWARE": f"penstock {penstock.__version__}",
         "MODEL": model.name,
         "MODEL_REVISION": model.revision,
-        "RADIOMETRY": ", ".join(f"{name} {value}" for name, value in radiometry.to_json().items()),
+        **({"RADIOMETRY": ", ".join(f"{name} {value}" for name, value in used.items())} if used else {}),
     }

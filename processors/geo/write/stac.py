@@ -162,6 +162,7 @@ def _lineage(model: Model, provenance: Provenance) -> str:
             *(f"a mosaic of {_counted(len(mosaic['scenes']), 'scene')}" for mosaic in mosaics),
             *(["cut to an area"] if "area" in used else []),
             *(["with the change since an earlier scene"] if earlier else []),
+            *([f"as a series of {_counted(len(used['dates']), 'date')}"] if "dates" in used else []),
         )
     )
 

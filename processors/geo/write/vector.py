@@ -85,11 +85,8 @@ def find_polygons(
     return Polygons(classes, shapes, pixels, square_metres, dropped)
 
 
-def write_flatgeobuf(path: Path, polygons: Polygons, scene: Scene, labels: Sequence[ClassLabel]) -> None:
-    """Write a FlatGeobuf in the scene's CRS and coordinates, with a spatial index. The scene must have a transform.
-
-    The layer has the name of the file.
-    """
+def write_flatgeobuf(path: Path, layer: str, polygons: Polygons, scene: Scene, labels: Sequence[ClassLabel]) -> None:
+    """Write a FlatGeobuf in the scene's CRS and coordinates, with a spatial index. The scene must have a transform."""
     names = np.array([label.name for label in labels], dtype=object)[polygons.classes]
     fields = {"class": polygons.classes.astype(np.int32), "name": names, "pixels": polygons.pixels}
     if not np.isnan(polygons.area_m2).any():
@@ -101,7 +98,7 @@ def write_flatgeobuf(path: Path, polygons: Polygons, scene: Scene, labels: Seque
             shapely.to_wkb(in_the_crs(polygons.shapes, scene.transform)),
             list(fields.values()),
             list(fields),
-            layer=path.stem,
+            layer=layer,
             driver="FlatGeobuf",
             geometry_type="Polygon",
             crs=scene.crs.to_wkt() if scene.crs else None,
