@@ -279,7 +279,7 @@ class SeriesWriter:
                     if context.in_time
                     else ["The dates are in the order of the request, because the time of some is unknown."]
                 ),
-                *([f"{len(failed)} of the dates could not be used: see `series.failed`."] if failed else []),
+                *([_left_out(len(failed), len(request.dates or ()))] if failed else []),
                 *_undecided(wanted, dates),
                 *found.get("polygons", {}).get("notes", ()),
             ]
@@ -306,6 +306,10 @@ def _notes(dates: Sequence[_Mapped]) -> Iterator[str]:
         yield note if len(names) == len(dates) else f"{', '.join(names)}: {note}"
 
 
+def _left_out(failed: int, count: int) -> str:
+    return f"{failed} of {count} dates could not be used: see `series.failed`."
+
+
 def _undecided(wanted: WantedClasses, dates: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a note on classes of which the request does not say if they hide the ground."""
     if others := wanted.undecided({row["name"] for date in dates for row in date["classes"] if row["pixels"]}):
@@ -317,11 +321,10 @@ def _undecided(wanted: WantedClasses, dates: Sequence[dict[str, Any]]) -> Iterat
 
 def _of_all(dates: Sequence[Provenance], entries: Sequence[dict[str, Any]]) -> Provenance:
     """Return the provenance of all dates, without notes."""
-    area = {"area": dates[0].used["area"]} if "area" in dates[0].used else {}
     known = all(date.acquired for date in dates)
     return Provenance(
         tuple(source for date in dates for source in date.sources),
-        {"dates": entries, **area},
+        {"dates": entries},
         tuple(time for date in dates for time in date.acquired) if known else (),
         (),
         tuple(item for date in dates for item in date.items),

@@ -220,7 +220,7 @@ def test_dates_that_cannot_be_used_are_named_and_the_others_go_on(tmp_path: Path
     first = read(sink.artifacts["first-seen.tif"])[0]
     np.testing.assert_array_equal(first[first != 255], np.where(water.any(axis=0), numbers, 0)[first != 255])
     np.testing.assert_array_equal(read(sink.artifacts["clear.tif"])[0], ((maps != 255) & (maps != 4)).sum(axis=0))
-    assert "5 of the dates could not be used: see `series.failed`." in data["notes"]
+    assert "5 of 8 dates could not be used: see `series.failed`." in data["notes"]
     assert not [name for name in sink.artifacts if name.startswith("03-")]
     assert len([name for name in sink.artifacts if name.endswith("-classes.tif")]) == 3
 
@@ -250,6 +250,9 @@ def test_scenes_of_other_extents_are_a_series_within_an_area_of_all(tmp_path: Pa
     maps = maps_of(dates, tmp_path / "alone", area=area)
     sink, data = run(dates, tmp_path / "area", area=area)
     assert data["series"]["failed"] == []
+    assert [date["area"]["rows"] for date in data["dates"]] == [[60, 140], [60, 140], [40, 120]]
+    said = json.loads(sink.artifacts["item.json"].read_text())["properties"]["processing:lineage"]
+    assert said.endswith(", cut to an area, as a series of 3 dates")
     np.testing.assert_array_equal(read(sink.artifacts["clear.tif"])[0], ((maps != 255) & (maps != 4)).sum(axis=0))
 
 

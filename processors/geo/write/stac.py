@@ -154,15 +154,15 @@ def _field_names(item: Mapping[str, Any]) -> Iterator[str]:
 def _lineage(model: Model, provenance: Provenance) -> str:
     """Return how the results were made, as a sentence without a full stop."""
     used = provenance.used
-    earlier = used.get("before", {})
+    earlier, dates = used.get("before", {}), used.get("dates", ())
     mosaics = [mosaic for mosaic in (*used.get("mosaics", ()), *earlier.get("mosaics", ())) if mosaic is not None]
     return ", ".join(
         (
             f"{model.name} {model.revision} applied to {_counted(len(provenance.sources), 'file')}",
             *(f"a mosaic of {_counted(len(mosaic['scenes']), 'scene')}" for mosaic in mosaics),
-            *(["cut to an area"] if "area" in used else []),
+            *(["cut to an area"] if "area" in (dates[0] if dates else used) else []),
             *(["with the change since an earlier scene"] if earlier else []),
-            *([f"as a series of {_counted(len(used['dates']), 'date')}"] if "dates" in used else []),
+            *([f"as a series of {_counted(len(dates), 'date')}"] if dates else []),
         )
     )
 
