@@ -91,6 +91,26 @@ def test_map_a_flood(shell: Shell) -> None:
 
 
 @pytest.mark.skipif(not SCENES.is_dir(), reason="needs the shared data beside the checkout, ../shared/data")
+def test_map_a_season(shell: Shell) -> None:
+    dry, flooded = (SCENES / f"l8_betsiboka_{day}_6b.tif" for day in ("20170118", "20200127"))
+    for name, scene in (("1", dry), ("2", flooded), ("3", dry)):
+        copyfile(scene, shell.folder / f"{name}.tif")
+    (shell.folder / "4.tif").write_text("a page of an error")
+    for block in blocks("map-a-season.md"):
+        if block.language != "json" or block.title:
+            shell.take(block)
+
+    stats = json.loads((shell.folder / "season" / "stats.json").read_text())
+    assert [date["listed"] for date in stats["series"]["failed"]] == [4]
+    files = {path.name for path in (shell.folder / "season").iterdir()}
+    assert files >= {"01-2020-01-11-classes.tif", "03-2020-02-12-classes.tif", "first-seen.tif", "series.csv"}
+    water = [sum(row["area_m2"] for row in date["classes"][1:3]) / 1e6 for date in stats["dates"]]
+    assert 40 < water[1] - water[0] < 60
+    assert water[2] == water[0]
+    assert stats["series"]["extent"]["classes"][1]["area_m2"] / 1e6 >= water[1]
+
+
+@pytest.mark.skipif(not SCENES.is_dir(), reason="needs the shared data beside the checkout, ../shared/data")
 def test_subscribe_to_an_area(shell: Shell) -> None:
     for name, scene in (("before", "l8_betsiboka_20170118_6b.tif"), ("after", "l8_betsiboka_20200127_6b.tif")):
         copyfile(SCENES / scene, shell.folder / f"{name}.tif")
