@@ -154,7 +154,7 @@ class ChangeRequest(Record):
 
 
 class SeriesRequest(Record):
-    """What is wanted of several dates: where and how often classes were seen."""
+    """The sums over several dates: since when and how often classes were seen."""
 
     of: Annotated[list[str], Field(min_length=1, max_length=250)] = Field(
         description="Names of the classes that are looked for, e.g. [`water`]. Several count as one."

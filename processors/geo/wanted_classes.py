@@ -18,7 +18,7 @@ class WantedClasses:
     labels: tuple[ClassLabel, ...]
     #: Ids of the classes that count as one.
     of: frozenset[int]
-    #: What they are called together.
+    #: Their common name in the results.
     name: str
     #: Ids of the classes that hide the ground.
     ignored: frozenset[int]

@@ -39,6 +39,7 @@ FILE = {"media": "media://1/a.tif"}
         {"scene": "media://1", "datetime": "2024-04-02T16:50:00.25+01:00"},
         {"scene": "media://1", "outputs": ["change"], "change": {"of": ["a"], "before": {"scene": "media://2"}}},
         {"scene": "media://1", "change": {"of": ["a"], "before": {"scene": "media://2"}}},
+        {"dates": [{"scene": "media://1"}, {"stac": {}}], "series": {"of": ["a"], "ignore": []}},
     ],
 )
 def test_scenes_come_as_one_file_or_several_or_dates_of_either(request_: dict[str, Any]) -> None:
@@ -75,6 +76,12 @@ NO_TIME = "must be a time such as 2026-01-31T12:00:00Z"
         (
             {"scene": "media://1", "outputs": ["stats", "change"]},
             {"/input/outputs": "`change` needs the field `change`"},
+        ),
+        ({"scene": "media://1", "series": {"of": ["a"]}}, {"/input/dates": "is required with series"}),
+        ({"dates": [{"scene": "media://1"}], "series": {"of": []}}, {"/input/series/of": "[] should be non-empty"}),
+        (
+            {"dates": [{"scene": "media://1"}], "series": {"of": ["a"]}, "datetime": "2020-01-01T00:00:00Z"},
+            {"/input/datetime": BESIDE},
         ),
         ({"scene": "media://1", "datetime": "2020"}, {"/input/datetime": NO_TIME}),
         ({"scene": "media://1", "datetime": 2020}, {"/input/datetime": "2020 is not of type 'string'"}),
