@@ -35,7 +35,7 @@ CHECKPOINT_NAME = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,99}(/[0-9A-Za-z_-][
 RequestT = TypeVar("RequestT", bound=BaseModel, contravariant=True)
 ContextT = TypeVar("ContextT")
 #: Characters of each of `Divisible.findings`, and their number.
-MAX_FINDING_CHARS, MAX_FINDINGS = 65_536, 4
+MAX_FINDING_CHARS, MAX_FINDINGS = 65_536, 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,7 @@
 """Two dates of one scene: a second run of the model on an earlier scene, and the outputs split between the two runs.
 
-    before -> prompts ┐                 ┌-> classes before ┐
-                      ├-> one engine ---┤                  ├-> change
-    after  -> prompts ┘                 └-> classes after  ┘
-
-Each run has its own plan, nodata and checkpoints, so that its classes are those of the model on that scene alone. Where
-the scenes have different extents, both are seen with the same edges (`read.inputs.alike`).
+Each run has its own plan, nodata and checkpoints (see `runs`), so that its classes are those of the model on that scene
+alone. Where the scenes have different extents, both are seen with the same edges (`read.inputs.alike`).
 Workers share the strips of both: those of the earlier scene come first, those of the later one are numbered after them.
 """
 

@@ -31,6 +31,7 @@ from penstock.processors.base import (
     Prompt,
     Result,
     final_outputs,
+    finding_name,
 )
 from penstock.processors.geo.options import CoordinateOptions, MapOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
@@ -227,11 +228,12 @@ class SceneRunner:
         saved = strips.saved_files(media, digest, part) if followed or len(plan.wanted_strips) > 1 else {}
         restored = strips.found_strips(saved, digest, part)
         context = MappingContext(inputs, coordinates, plan, request, digest, restored, part=part, followed=followed)
-        # The first attempt of a shared job has checked the radiometry.
-        known = () if part is not None else read_finding(saved, digest)
+        # The first attempt of a shared job has checked the radiometry; of several runs, not all may have passed.
+        finding = saved if part is None else media.checkpoints(finding_name(digest)) if followed else None
+        known = () if finding is None else read_finding(finding, digest)
         read = self._read(context)
         window = read if known is None or "quicklook" in outputs else _left(context).clipped(read) or NOWHERE
-        divisible = part is None and len(plan.wanted_strips) > 1
+        divisible = part is None and (followed or len(plan.wanted_strips) > 1)
         # With the radiometry known, the first pixels that are read are those of the first prompt.
         in_steps = known is not None and (part is not None or "quicklook" not in outputs)
         masks = read if part is None else None
@@ -426,9 +428,9 @@ def _beside(plan: Plan, part: range) -> Collection[int]:
 
 
 def _division(context: MappingContext[Any]) -> Divisible | None:
-    """Return the strips as units that can be shared, each with its tiles; None for a single strip."""
+    """Return the strips as units that can be shared, each with its tiles; None for the only strip of a job."""
     plan, area = context.plan, context.inputs.area
-    if len(plan.wanted_strips) < 2:
+    if len(plan.wanted_strips) < 2 and not context.followed:
         return None
     tiles = {
         strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()

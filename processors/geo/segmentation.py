@@ -20,7 +20,7 @@ from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.runs import PrefixedSink, SplitOutputs, in_one_job, one_division, part_of_run
 from penstock.processors.geo.scene_processor import SceneProcessor
-from penstock.processors.geo.series import SeriesContext, SeriesWriter, prepare_series
+from penstock.processors.geo.series import SeriesContext, SeriesWriter, prepare_series, save_part
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.wanted_classes import wanted_classes
 from penstock.processors.geo.write.change_outputs import ChangeOutputs
@@ -112,7 +112,7 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
         if request.series is not None:
             self._needs_one_date("series")
             wanted = wanted_classes(request.series, self._options.classes, "series")
-            return prepare_series(self._runner, request, media, wanted)
+            return prepare_series(self._runner, request, media, wanted, part)
         if request.change is None:
             return super()._prepared(request, media, part)
         self._change(request.change, Path(), request)
@@ -140,6 +140,8 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
         """Write the requested artifacts and return the statistics."""
         described = "item" in context.request.outputs
         if isinstance(context, SeriesContext):
+            if context.part is not None:
+                return save_part(outputs, context, partial(self._save, sink=sink))
             series = SeriesWriter(self._model, context, sink)
             return series.write(outputs, partial(self._write, described=described))
         if context.part is not None:

@@ -12,7 +12,7 @@ named, and the others go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,7 @@ from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.request import OutputName, SegmentationRequest
-from penstock.processors.geo.runs import PrefixedSink, SplitOutputs, in_one_job, of_one_scene
+from penstock.processors.geo.runs import PrefixedSink, SplitOutputs, in_one_job, of_one_scene, one_division, part_of_run
 from penstock.processors.geo.wanted_classes import WantedClasses
 from penstock.processors.geo.write.artifacts import SceneArtifact
 from penstock.processors.geo.write.class_outputs import ClassOutputs
@@ -101,6 +101,8 @@ class SeriesContext:
     failed: tuple[FailedDate, ...]
     #: True if the dates are in the order of time; False if they are as listed, because some time is unknown.
     in_time: bool
+    #: Numbers of the strips of all dates that a part of the job computes; None for the whole job.
+    part: range | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +126,11 @@ WriteDate = Callable[
 
 
 def prepare_series(
-    runner: SceneMapper, request: SegmentationRequest, media: Media, wanted: WantedClasses
+    runner: SceneMapper, request: SegmentationRequest, media: Media, wanted: WantedClasses, part: range | None
 ) -> Prepared[SeriesContext]:
-    """Return the prompts of all dates, one date after the other.
+    """Return the prompts of all dates, one date after the other; with `part`, only those of these strips.
 
+    Strips are numbered one date after the other.
     Raises `InvalidInput` that names the reasons if no date can be used.
     """
     opened, failed = _open(runner, request, media)
@@ -135,19 +138,22 @@ def prepare_series(
     failed += others
     if in_time := all(date.span for date in usable):
         usable.sort(key=lambda date: date.span[0])
-    runs, prepared = list[DateRun](), list[Prepared[MappingContext[SegmentationRequest]]]()
+    runs, prepared, strips = list[DateRun](), list[Prepared[MappingContext[SegmentationRequest]]](), 0
     for date in usable:
+        own, alone = part_of_run(part, strips), date.request
         try:
-            each = runner.prepare(date.request, date.request.outputs, media, inputs=date.inputs, followed=True)
+            each = runner.prepare(alone, alone.outputs, media, own, inputs=date.inputs, followed=True)
         except InputError as error:
             failed.append(date.failed(error.detail))
         else:
             prepared.append(each)
+            strips += each.context.plan.strip_count
             runs.append(DateRun(len(runs) + 1, date.listed, len(str(len(usable))), each.context))
     if not runs:
         raise _none_left(failed)
-    context = SeriesContext(request, wanted, tuple(runs), tuple(failed), in_time)
-    return in_one_job(prepared, _prompts(runs, [each.prompts for each in prepared]), context, None)
+    context = SeriesContext(request, wanted, tuple(runs), tuple(failed), in_time, part)
+    division = one_division([(each.division, each.context.plan.strip_count) for each in prepared])
+    return in_one_job(prepared, _prompts(runs, [each.prompts for each in prepared]), context, division)
 
 
 def _open(runner: SceneMapper, request: SegmentationRequest, media: Media) -> tuple[list[_Opened], list[FailedDate]]:
@@ -221,6 +227,18 @@ class _Mapped:
     artifacts: tuple[SceneArtifact, ...]
 
 
+def save_part(
+    outputs: Iterator[Output],
+    context: SeriesContext,
+    save: Callable[[Iterator[Output], MappingContext[SegmentationRequest]], Result],
+) -> Result:
+    """Save the strips of a part, date by date; those of a date that fails are left to the attempt that joins."""
+    for run, own in _outputs_by_date(outputs, context.runs):
+        with suppress(InputError):
+            save(own, run.context)
+    return Result()
+
+
 class SeriesWriter:
     """Writer of the artifacts of a series: those of each date, then those of the whole."""
 
@@ -231,11 +249,9 @@ class SeriesWriter:
 
     def write(self, outputs: Iterator[Output], write: WriteDate) -> Result:
         """Write everything from the outputs of all dates, and return the statistics."""
-        split, mapped, failed = SplitOutputs(outputs), list[_Mapped](), [*self._context.failed]
+        mapped, failed = list[_Mapped](), [*self._context.failed]
         with SumsFile(self._sink.path("sums.scratch"), self._grid.height, self._grid.width) as sums:
-            for run in self._context.runs:
-                last = run is self._context.runs[-1]
-                own = _outputs_of(run, split.rest() if last else split.of(run.context.pending))
+            for run, own in _outputs_by_date(outputs, self._context.runs):
                 try:
                     mapped.append(self._date(run, own, write, sums))
                 except InputError as error:
@@ -292,8 +308,14 @@ class SeriesWriter:
         return stats
 
 
-def _outputs_of(run: DateRun, outputs: Iterator[Output]) -> Iterator[Output]:
-    """Yield the outputs of a run; raise the error that ended its prompts after them."""
+def _outputs_by_date(outputs: Iterator[Output], runs: Sequence[DateRun]) -> Iterator[tuple[DateRun, Iterator[Output]]]:
+    """Yield each date with its outputs, which raise the error that ended its prompts; read them before the next."""
+    split = SplitOutputs(outputs)
+    for run in runs:
+        yield run, _checked(run, split.rest() if run is runs[-1] else split.of(run.context.pending))
+
+
+def _checked(run: DateRun, outputs: Iterator[Output]) -> Iterator[Output]:
     yield from outputs
     if run.failure:
         raise run.failure[0]

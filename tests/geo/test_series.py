@@ -21,6 +21,7 @@ from penstock.errors import InvalidInput
 from penstock.processors.geo.read.gdal import pyogrio, rasterio
 from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.workers.io import sandbox
+from tests.geo.test_parts import keep_finding, parts_of, run_part
 from tests.geo.test_resume import Job, Killed, contents
 from tests.support.geo.scenes import NORTH_UP, Files, Folder, answers, make_model, read, segment, write_scene
 
@@ -361,3 +362,45 @@ def test_more_dates_take_no_more_memory(tmp_path: Path) -> None:
     many = peak_mb(tmp_path / "many", 15)
     # If held, the maps of 12 more dates would take 48 MB, and their scenes 288 MB.
     assert many < few + 20
+
+
+@pytest.mark.breadth(but=("48-3",))
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("tile_px", [48, 256])
+def test_a_series_in_parts_has_the_same_bytes(tile_px: int, count: int, tmp_path: Path) -> None:
+    dates, model = write_dates(tmp_path / "scenes", 7), make_model(tile_px=tile_px, halo_px=8)
+    request: dict[str, Any] = {"dates": dates, "series": SERIES, "outputs": ("classes", "confidence", "stats")}
+    whole = Job(None, tmp_path / "whole", model, **request)
+    expected = contents(whole.attempt())
+    job = Job(None, tmp_path / "job", model, **request)
+    for part in reversed(parts_of(job, count)):
+        assert run_part(job, part).count < whole.announced[0][0]  # type: ignore[operator]
+    assert len(job.saved) == len(whole.saved)
+    assert contents(job.attempt()) == expected
+    assert (job.sent[-1], job.announced[-1]) == (0, (0, whole.announced[0][0]))
+
+
+@pytest.mark.parametrize(("checked", "failed", "left"), [({"reflectance": 1.0}, [3, 4], 3), ({}, [4], 5)])
+def test_dates_that_fail_in_one_attempt_fail_in_parts(
+    checked: dict[str, float], failed: list[int], left: int, tmp_path: Path
+) -> None:
+    bands = [{"name": "one", "mean": 0.1, "std": 0.05}]
+    model = make_model(tile_px=48, halo_px=8, bands=bands, **checked)
+    good = write_dates(tmp_path / "scenes", 3)
+    dark = write_scene(tmp_path / "dark.tif", np.full((1, HEIGHT, WIDTH), 250, np.uint8), nodata=0)
+    broken = write_dates(tmp_path / "broken", 1, compress="deflate", blockysize=16)[0]
+    broken["scene"] = str(Path(broken["scene"]).rename(tmp_path / "broken.tif"))  # with an etag of its own
+    truncated(tmp_path / "broken.tif")
+    hot = {"scene": str(dark), "datetime": "2020-01-02T00:00:00Z", "radiometry": {"scale": 1}}
+    dates = [*good[:2], hot, {**broken, "datetime": "2020-01-20T00:00:00Z"}, good[2]]
+    request: dict[str, Any] = {"dates": dates, "series": SERIES, "radiometry": {"scale": 0.01}, "outputs": ("stats",)}
+    expected = contents(Job(None, tmp_path / "whole", model, **request).attempt())
+    assert [date["listed"] for date in json.loads(expected["stats.json"])["series"]["failed"]] == failed
+    job = Job(None, tmp_path / "job", model, **request)
+    division = job.processor.pre_process(job.request, Files()).division
+    assert len(division.findings) == left
+    for digest, text in division.findings.items():
+        keep_finding(job, digest, text)
+    for part in parts_of(job, 3):
+        assert run_part(job, part).division.digest == division.digest
+    assert contents(job.attempt()) == expected
