@@ -18,7 +18,8 @@ SIDE_PX = 2000
 def main(folder: Path, count: int) -> None:
     """Measure a series of so many dates."""
     write(scene := folder / "scene.tif", SIDE_PX, SIDE_PX)
-    dates = [{"scene": str(scene), "datetime": f"2020-01-{day:02}T00:00:00Z"} for day in range(1, count + 1)]
+    days = [f"2020-{1 + at // 28:02}-{1 + at % 28:02}T00:00:00Z" for at in range(count)]
+    dates = [{"scene": str(scene), "datetime": day} for day in days]
     model = small_buffers()
     names = [label["name"] for label in model.options["classes"]]
     series = {"of": names[2:3], "ignore": names[3:]}
