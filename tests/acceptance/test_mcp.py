@@ -10,8 +10,8 @@ import base64
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import pytest
 
 from penstock.processors.geo.sample import write_sample
 from tests.support.polling import wait_for
-from tests.support.stack import Stack, free_port, running
+from tests.support.stack import Stack, free_port, listens, running
 
 pytest.importorskip("mcp", reason="needs the Model Context Protocol's SDK: pip install '.[mcp]'")
 
@@ -73,18 +73,11 @@ def http(stack: Stack) -> Iterator[str]:
     command = [sys.executable, "-m", "penstock.cli", "mcp", "--http", f"127.0.0.1:{port}", "--url", stack.url]
     process = subprocess.Popen(command)
     try:
-        wait_for(lambda: _listens(port), "the server did not listen", timeout_s=30)
+        wait_for(lambda: listens(port), "the server did not listen", timeout_s=30)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.terminate()
         process.wait(20)
-
-
-def _listens(port: int) -> bool:
-    import socket
-
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def texts(result: CallToolResult) -> str:
@@ -238,9 +231,11 @@ def test_over_http_a_call_has_the_key_of_its_request(tmp_path: Path) -> None:
     from httpx2 import AsyncClient
     from mcp.client.streamable_http import streamable_http_client
 
-    def talker(address: str, key: str | None) -> Any:
+    @asynccontextmanager
+    async def talker(address: str, key: str | None) -> AsyncIterator[Any]:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        return streamable_http_client(address, http_client=AsyncClient(headers=headers))
+        async with AsyncClient(headers=headers) as sender, streamable_http_client(address, http_client=sender) as ways:
+            yield ways
 
     (tmp_path / "words.py").write_text(COUNT)
     config, data = f'access = "keys"\nmodels = ["{tmp_path}/words.py"]\n', tmp_path / "data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin
@@ -164,8 +164,3 @@ def _cut(text: str) -> str:
 
 def _address(service: str, artifact: Artifact) -> str:
     return urljoin(service, artifact.url)
-
-
-def names(tools: Sequence[Tool]) -> set[str]:
-    """Return the names of tools."""
-    return {tool.name for tool in tools}

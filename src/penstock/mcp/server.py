@@ -84,7 +84,7 @@ class Doors:
     async def list_tools(self, context: _Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         """Return the tools beside the models, and the models that the key may use."""
         listed = self._tools.listed()
-        taken = answers.names(listed)
+        taken = {tool.name for tool in listed}
         async with self.client(context) as client:
             models = [model for model in await client.models() if model.problem is None and model.name not in taken]
             with_schemas = [model if model.input_schema else await client.model(model.name) for model in models]
