@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from penstock.client.subscription_answers import SubscriptionCounts
 from penstock.formats import WRITES, is_readable, known, version_of
 from penstock.storage.journal.revisions import put_next, read_latest
 from penstock.storage.journal.subscriptions import SubscriptionKey
@@ -94,18 +95,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class LookCounts:
-    """Items of the last complete look at the catalogue, by what was decided."""
-
-    found: int = 0
-    new: int = 0
-    done: int = 0
-    filtered: int = 0
-    outside: int = 0
-    waiting: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Published:
     """A result in the subscription's collection."""
 
@@ -148,7 +137,7 @@ class Progress:
     jobs: int = 0
     #: Seen items by `collection/id`.
     entries: Mapping[str, Entry] = field(default_factory=dict)
-    counts: LookCounts = LookCounts()
+    counts: SubscriptionCounts = field(default_factory=SubscriptionCounts)
     notes: tuple[Note, ...] = ()
     published: tuple[Published, ...] = ()
     revision: int = 0
@@ -171,7 +160,7 @@ class Progress:
         given = {
             "key": key,
             "entries": {name: Entry.from_json(each) for name, each in stored["entries"].items()},
-            "counts": LookCounts(**known(LookCounts, stored["counts"])),
+            "counts": SubscriptionCounts(**known(SubscriptionCounts, stored["counts"])),
             "notes": tuple(map(_note, stored["notes"])),
             "published": tuple(map(_published, stored["published"])),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.display import err, fitted, moment, out, show_all, show_deleted, show_one
-from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Params, Url, Whole, connect
+from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Params, Url, Whole, begin_of, connect
 from penstock.jobs import Priority
 
 if TYPE_CHECKING:
@@ -37,15 +37,6 @@ def _seconds(text: str) -> float:
     if found is None or not isfinite(float(found[1])):
         raise typer.BadParameter(f"{text[:100]}: write a duration such as 90s, 15m, 2h or 10d")
     return float(found[1]) * _UNITS_S[found[2]]
-
-
-def _date(text: str) -> datetime:
-    """Return a date, or a time with or without a zone, as a time; without a zone in UTC, as catalogues' times are."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text}: write a date such as 2026-01-31, or a time") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @subscriptions_app.command()
@@ -73,7 +64,7 @@ def create(
     ] = "10d",  # type: ignore[assignment]
     since: Annotated[
         datetime | None,
-        typer.Option("--from", metavar="DATE", parser=_date, help="Begin with items of this date [now]."),
+        typer.Option("--from", metavar="DATE", parser=begin_of, help="Begin with items of this date [now]."),
     ] = None,
     max_jobs_a_day: Annotated[int | None, typer.Option(min=1, metavar="N", help="Jobs in a UTC day, at most.")] = None,
     param: Params = None,
@@ -171,6 +162,8 @@ def _show_whole(found: Sequence[Subscription]) -> None:
             f"last look: {seen.found} items: {seen.new} new, {seen.done} done before, {seen.filtered} filtered, "
             f"{seen.outside} outside the area, {seen.waiting} waiting"
         )
+        for reason, number in seen.unread.items():
+            out.print(f"passed over: {number} {'item' if number == 1 else 'items'} {reason}")
         rows = [
             (_time(note.at), note.decision, note.item, _time(note.time), note.job or "", note.reason)
             for note in each.notes
