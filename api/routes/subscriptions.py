@@ -36,7 +36,7 @@ from penstock.errors import (
     UnknownSubscription,
 )
 from penstock.intake.change_condition import parse_condition
-from penstock.intake.item_area import named_polygons
+from penstock.intake.item_area import check_degrees, named_polygons
 from penstock.intake.item_filter import parse_filter
 from penstock.intake.item_inputs import job_input, maps_classes
 from penstock.intake.media import web_address
@@ -176,7 +176,7 @@ async def _check(api: Services, wanted: Subscription) -> None:
     if wanted.filter is not None:
         parse_filter(wanted.filter)
     if wanted.area is not None:
-        named_polygons(wanted.area)
+        await asyncio.to_thread(check_degrees, named_polygons(wanted.area))
     if wanted.webhook is not None:
         check_receiver(wanted.webhook, settings, "/webhook/url")
     entry = servable(wanted.model, await api.models.read(wanted.model))

@@ -110,6 +110,7 @@ def test_a_limit_says_that_there_may_be_more(api: StacApi, tmp_path: Path) -> No
         (["--area", "text.geojson"], 2, "--area text.geojson: not GeoJSON"),
         (["--area", "point.geojson"], 2, "--area point.geojson: no area"),
         (["--area", "utm.geojson"], 2, "--area utm.geojson: no area:"),
+        (["--area", "metres.geojson"], 2, "has the longitude 500000: write degrees from -180 to 180"),
         (["--from", "May"], 2, "'--from': May: write 2026-05-31"),
         (["--to", "9999-12-31T23:00:00-14:00"], 2, "write 2026-05-31"),
         (["--filter", "cloud <"], 2, "--filter: is no CQL2 text"),
@@ -127,6 +128,7 @@ def test_an_error_is_one_sentence(api: StacApi, words: list[str], code: int, tex
     (tmp_path / "text.geojson").write_text("no")
     (tmp_path / "point.geojson").write_text('{"type": "Point", "coordinates": [0, 0]}')
     (tmp_path / "utm.geojson").write_text('{"bbox": [0, 0, 1, 1], "crs": "EPSG:32633"}')
+    (tmp_path / "metres.geojson").write_text('{"bbox": [500000, 0, 500001, 1]}')
     done = run(tmp_path, api, *words)
     said = " ".join(done.stderr.replace("│", " ").split())
     assert (done.returncode, text in said, "Traceback" in said) == (code, True, False), said

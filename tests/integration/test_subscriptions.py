@@ -81,6 +81,7 @@ async def test_a_subscription_is_made_shown_paused_resumed_and_deleted(service: 
         ({"collections": ["a,b"]}, "/collections/0"),
         ({"filter": "cloudy"}, "/filter"),
         ({"area": {"type": "Point", "coordinates": [0, 0]}}, "/area"),
+        ({"area": square(175, 0, 10)}, "/area"),
         ({"every": 30}, "/every"),
         ({"since": "2026-01-01"}, "/since"),
         ({"max_jobs_a_day": 0}, "/max_jobs_a_day"),

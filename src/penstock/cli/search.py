@@ -138,17 +138,18 @@ def _allowing(settings: Settings, url: str) -> Settings:
 def _area(path: Path) -> tuple[Mapping[str, Any], Sequence[NamedPolygon]]:
     """Return the document of an area, and its polygons."""
     from penstock.errors import InvalidRequest
-    from penstock.intake.item_area import named_polygons
+    from penstock.intake.item_area import check_degrees, named_polygons
 
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
-        return document, named_polygons(document, place="")
+        check_degrees(polygons := named_polygons(document, place=""), place="")
     except OSError as error:
         raise typer.BadParameter(f"--area {path}: {error.strerror}") from error
     except InvalidRequest as error:
         raise typer.BadParameter(f"--area {path}: no area: {error}") from error
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"--area {path}: not GeoJSON: {error}") from error
+    return document, polygons
 
 
 def _filter(text: str | None, cloud_below: float | None) -> str | None:
