@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.client.subscription_answers import SubscriptionCounts
-from penstock.formats import WRITES, is_readable, known, version_of
+from penstock.formats import WRITES, known
 from penstock.storage.journal.revisions import put_next, read_latest
 from penstock.storage.journal.subscriptions import SubscriptionKey
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.fields import dump
-from penstock.storage.redis.record import too_new
+from penstock.storage.redis.record import readable_version
 
 #: Bytes of a stored progress, at most.
 LIMIT_BYTES = 64 << 20
@@ -154,9 +154,8 @@ class Progress:
     def from_bytes(cls, data: bytes) -> Progress:
         """Return the progress of an object's bytes; raise `RecordTooNew` for a format that cannot be read."""
         stored: dict[str, Any] = json.loads(data)
-        key, version = SubscriptionKey(stored["key"]["tenant"], stored["key"]["id"]), version_of(stored)
-        if not is_readable(version):
-            raise too_new(f"progress of subscription {key.id}", version)
+        key = SubscriptionKey(stored["key"]["tenant"], stored["key"]["id"])
+        readable_version(f"progress of subscription {key.id}", stored)
         given = {
             "key": key,
             "entries": {name: Entry.from_json(each) for name, each in stored["entries"].items()},

@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from penstock.client.subscription_answers import SubscriptionCounts
+from penstock.intake.item_filter import properties_of
 from penstock.jobs import JobKey
 from penstock.storage.journal.subscription_progress import Decision, Entry, Note, Progress
 from penstock.storage.journal.subscriptions import Subscription
@@ -234,8 +235,7 @@ def version_of(document: Mapping[str, Any]) -> str:
     held = (
         {key: each for key, each in assets.items() if isinstance(each, Mapping)} if isinstance(assets, Mapping) else {}
     )
-    properties = document.get("properties")
-    about = properties if isinstance(properties, Mapping) else {}
+    about = properties_of(document)
     sums = {key: each["file:checksum"] for key, each in held.items() if isinstance(each.get("file:checksum"), str)}
     if sums:
         return _digest(["checksum", sums])

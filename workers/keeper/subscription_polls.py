@@ -36,7 +36,7 @@ from penstock.errors import (
 from penstock.formats import RUNS
 from penstock.intake.guard import GuardedClient, TimeLimits
 from penstock.intake.item_area import NamedPolygon, named_polygons, overlaps
-from penstock.intake.item_filter import parsed_time, why_not
+from penstock.intake.item_filter import item_time, why_not
 from penstock.intake.item_inputs import job_input
 from penstock.intake.references import check_reference
 from penstock.intake.submissions import Origin, examine, servable, submission_to
@@ -358,18 +358,19 @@ def found_item(
     name, collection = document.get("id"), document.get("collection")
     if collection is None and len(subscription.collections) == 1:
         collection = subscription.collections[0]
-    time_s = _time_of(document)
+    # A scene of an interval is complete at its end.
+    at, updated = item_time(document, "datetime", "end_datetime", "start_datetime"), item_time(document, "updated")
     if document.get("type") != "Feature":
         return "of another type than Feature"
     if collection not in subscription.collections:
         return "of other collections"
     if not isinstance(name, str) or not 0 < len(name) <= _ID_CHARS or not name.isprintable():
         return "without a usable id"
-    if time_s is None:
+    if at is None:
         return "without a time"
-    updated_s = _seconds(_properties(document).get("updated"))
+    updated_s = None if updated is None else updated.timestamp()
     refusal = _refusal(subscription, polygons, document)
-    return FoundItem(name, str(collection), time_s, version_of(document), updated_s, document, refusal)
+    return FoundItem(name, str(collection), at.timestamp(), version_of(document), updated_s, document, refusal)
 
 
 def _refusal(
@@ -384,20 +385,3 @@ def _refusal(
     if subscription.filter is not None and (reason := why_not(subscription.filter, document)) is not None:
         return Decision.FILTER, reason
     return None
-
-
-def _time_of(document: Mapping[str, Any]) -> float | None:
-    """Return the time of an item in seconds since the epoch: of an interval its end."""
-    properties = _properties(document)
-    times = (_seconds(properties.get(name)) for name in ("datetime", "end_datetime", "start_datetime"))
-    return next((time for time in times if time is not None), None)
-
-
-def _properties(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = document.get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _seconds(text: Any) -> float | None:
-    time = parsed_time(text)
-    return None if time is None else time.timestamp()

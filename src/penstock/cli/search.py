@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 from urllib.parse import urlsplit
 
@@ -12,6 +10,7 @@ import typer
 
 from penstock.cli.display import err, fitted, out, print_json
 from penstock.cli.options import JOB_FAILED, AsJson, Data, begin_of, end_of
+from penstock.cli.run import read_document
 from penstock.cli.upkeep import load
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def search(
     collection: Annotated[str, typer.Argument(help="Id of the collection, such as sentinel-2-l2a.")],
     stac: Annotated[str, typer.Option("--stac", metavar="URL", help="Landing page of the STAC API.")],
     area: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--area", metavar="FILE", help="GeoJSON with a polygon, in longitude and latitude."),
     ] = None,
     begin: Annotated[
@@ -66,13 +65,14 @@ def search(
     from penstock.config_tables import DEFAULT_TENANT
     from penstock.intake.guard import GuardedClient
     from penstock.intake.item_area import overlaps
-    from penstock.intake.item_filter import why_not
-    from penstock.intake.stac_search import StacSearch, StacSearches, item_time, together
+    from penstock.intake.item_filter import item_time, why_not
+    from penstock.intake.stac_search import StacSearch, StacSearches, together
 
     _check_output(jobs, ids=ids, as_json=as_json)
     if begin is not None and end is not None and begin > end:
         raise typer.BadParameter(f"--from {begin:%Y-%m-%dT%H:%M:%SZ} lies after --to {end:%Y-%m-%dT%H:%M:%SZ}")
-    document, polygons = (None, ()) if area is None else _area(area)
+    document = None if area is None else read_document(area, "--area")
+    polygons = () if document is None else _polygons(document)
     passing = _filter(condition, cloud_below)
     geometry = together([each.geometry for each in polygons])
     wanted = StacSearch(stac, [collection], geometry, begin, end, passing)
@@ -135,21 +135,16 @@ def _allowing(settings: Settings, url: str) -> Settings:
     return settings.model_copy(update={"allowed_hosts": hosts, "fetch_any_public_host": True})
 
 
-def _area(path: Path) -> tuple[Mapping[str, Any], Sequence[NamedPolygon]]:
-    """Return the document of an area, and its polygons."""
+def _polygons(area: Mapping[str, Any]) -> Sequence[NamedPolygon]:
+    """Return the polygons of `--area`."""
     from penstock.errors import InvalidRequest
     from penstock.intake.item_area import check_degrees, named_polygons
 
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-        check_degrees(polygons := named_polygons(document, place=""), place="")
-    except OSError as error:
-        raise typer.BadParameter(f"--area {path}: {error.strerror}") from error
+        check_degrees(polygons := named_polygons(area, place=""), place="")
     except InvalidRequest as error:
-        raise typer.BadParameter(f"--area {path}: no area: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"--area {path}: not GeoJSON: {error}") from error
-    return document, polygons
+        raise typer.BadParameter(f"--area: no area: {error}") from error
+    return polygons
 
 
 def _filter(text: str | None, cloud_below: float | None) -> str | None:
@@ -168,11 +163,10 @@ def _filter(text: str | None, cloud_below: float | None) -> str | None:
 
 
 def _row(item: Mapping[str, Any]) -> Sequence[str]:
-    from penstock.intake.stac_search import item_time
+    from penstock.intake.item_filter import item_time, properties_of
     from penstock.json_body import shown
 
-    at, held, assets = item_time(item), item.get("properties"), item.get("assets")
-    cloud = held.get("eo:cloud_cover") if isinstance(held, dict) else None
+    at, cloud, assets = item_time(item), properties_of(item).get("eo:cloud_cover"), item.get("assets")
     listed = [each for each in assets.values() if isinstance(each, dict)] if isinstance(assets, dict) else []
     total = sum(size for each in listed if isinstance(size := each.get("file:size"), int) and 0 < size < _SIZE_BYTES)
     return (

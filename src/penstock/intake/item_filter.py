@@ -187,14 +187,27 @@ def _value(node: Any, item: Mapping[str, Any]) -> Any:
 
 
 def _property(name: str, item: Mapping[str, Any]) -> Any:
-    properties = item.get("properties")
-    held = properties if isinstance(properties, Mapping) else {}
-    value = item.get(name) if name in _MEMBERS else held.get(name.removeprefix("properties."))
+    value = item.get(name) if name in _MEMBERS else properties_of(item).get(name.removeprefix("properties."))
     return value if isinstance(value, str | int | float) else None
 
 
 def _kind(value: Any) -> type:
     return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+
+def properties_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the properties of an item; none for one that has no object there."""
+    found = item.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def item_time(item: Mapping[str, Any], *names: str) -> datetime | None:
+    """Return the first of an item's properties of these names that is a time, in UTC; None if it has none.
+
+    Without names: its time, or the start of its interval.
+    """
+    names = names or ("datetime", "start_datetime")
+    return next(filter(None, (parsed_time(properties_of(item).get(name)) for name in names)), None)
 
 
 def parsed_time(value: Any) -> datetime | None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from penstock.errors import InvalidInput
-from penstock.intake.stac_search import item_time
+from penstock.intake.item_filter import item_time
 from penstock.json_body import shown
 
 JobKind = Literal["scene", "mosaic", "series"]

@@ -22,7 +22,7 @@ from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaUnrea
 from penstock.intake.connections import no_check
 from penstock.intake.credentials import is_passing
 from penstock.intake.guard import GuardedClient
-from penstock.intake.item_filter import expression, parsed_time
+from penstock.intake.item_filter import expression
 from penstock.json_body import shown
 from penstock.processors.links import collection_items
 
@@ -99,13 +99,6 @@ def _bounded(items: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         if number == MAX_ITEMS:
             raise FetchFailed(f"the catalogue has more than {MAX_ITEMS} items for one look: narrow the search")
         yield item
-
-
-def item_time(item: Mapping[str, Any]) -> datetime | None:
-    """Return the time of an item in UTC, or the start of its interval; None if it has none."""
-    properties = item.get("properties")
-    named = properties if isinstance(properties, Mapping) else {}
-    return parsed_time(named.get("datetime")) or parsed_time(named.get("start_datetime"))
 
 
 def together(geometries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
