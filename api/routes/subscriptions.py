@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -150,9 +149,7 @@ async def read_result(key: Key, path: str, request: Request, api: Api) -> Respon
     return await send_artifact(api, Artifact(path, kind, info.size_bytes, info.etag, info.key), request)
 
 
-async def _changed(
-    api: Services, key: SubscriptionKey, edit: Callable[[Subscription], Subscription]
-) -> SubscriptionView:
+async def _changed(api: Services, key: SubscriptionKey, edit: subscriptions.Edit) -> SubscriptionView:
     return await _view(api, await asyncio.to_thread(subscriptions.change_subscription, api.objects, key, edit))
 
 

@@ -90,8 +90,7 @@ class Entry:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
         """Return the entry of `asdict`'s data."""
-        given = {"decision": Decision(data["decision"]), "versions": tuple(data["versions"])}
-        return cls(**{**known(cls, data), **given})
+        return cls(**known(cls, data) | {"decision": Decision(data["decision"]), "versions": tuple(data["versions"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,8 +312,7 @@ def _sentence(
     several = f" The codes {_codes(unclear)} mean different bands on {', '.join(sensors)}." if len(sensors) > 1 else ""
     renumbered = [band.names[0] for band, one in zip(present, identities, strict=True) if one.renumbered and band.names]
     if renumbered:
-        listed = ", ".join(map(shown, renumbered[:_MOST_LISTED]))
-        several += f" Sensors number short-wave infrared differently, so {listed} do not say enough."
+        several += f" Sensors number short-wave infrared differently, so {', '.join(renumbered)} do not say enough."
     missing = ", ".join(need.name for need, match in zip(needed, matches, strict=True) if match is None)
     lines = [f"if it is of {one.sensor.name}, {_line(b.number for b in one.selection.bands)}" for one in readings]
     advice = "; ".join(lines) or _advice(present, identities, matches, missing)

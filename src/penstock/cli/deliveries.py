@@ -49,12 +49,9 @@ def dead_letters(
     with connect(url, patience_s=FOLLOWING_S if again else REQUEST_S) as client:
         if again:
             sent = client.redeliver_dead(endpoint_id=endpoint_id)
+            print_json({"deliveries": sent}) if as_json else out.print(f"{sent} deliveries are sent again")
         else:
-            found = client.dead_deliveries(endpoint_id=endpoint_id, limit=limit)
-    if again:
-        print_json({"deliveries": sent}) if as_json else out.print(f"{sent} deliveries are sent again")
-    else:
-        show_all(found, as_json, show_deliveries)
+            show_all(client.dead_deliveries(endpoint_id=endpoint_id, limit=limit), as_json, show_deliveries)
 
 
 def show_deliveries(deliveries: Sequence[WebhookDelivery]) -> None:

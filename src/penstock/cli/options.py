@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,11 +105,8 @@ def begin_of(text: str) -> datetime:
 def end_of(text: str) -> datetime:
     """Return a time, or the end of a day; without a zone in UTC."""
     at = begin_of(text)
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return at
-    return at.replace(hour=23, minute=59, second=59, microsecond=999_999)
+    with_time = len(text) > len("2026-05-31") or "T" in text
+    return at if with_time else at.replace(hour=23, minute=59, second=59, microsecond=999_999)
 
 
 class Waits:

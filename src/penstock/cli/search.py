@@ -36,8 +36,7 @@ def search(
         datetime | None, typer.Option("--from", metavar="DAY|TIME", parser=begin_of, help="Earliest time (UTC).")
     ] = None,
     end: Annotated[
-        datetime | None,
-        typer.Option("--to", metavar="DAY|TIME", parser=end_of, help="Latest time (UTC); a day counts to its end."),
+        datetime | None, typer.Option("--to", metavar="DAY|TIME", parser=end_of, help="Latest time, or last day (UTC).")
     ] = None,
     cloud_below: Annotated[
         float | None, typer.Option("--cloud-below", metavar="PERCENT", help="Only scenes with less cloud.")

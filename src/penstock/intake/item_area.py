@@ -63,9 +63,14 @@ def check_degrees(polygons: Sequence[NamedPolygon], *, place: str = "/area") -> 
             raise InvalidRequest(errors=[Issue(place, f"{wrong} ({polygon.name})")])
 
 
+def polygons_of(geometry: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the rings of each polygon of a GeoJSON polygon or multipolygon."""
+    coordinates: Sequence[Any] = geometry["coordinates"]
+    return [coordinates] if geometry["type"] == "Polygon" else coordinates
+
+
 def _wrong_with(geometry: Mapping[str, Any]) -> str | None:
-    parts = [geometry["coordinates"]] if geometry["type"] == "Polygon" else geometry["coordinates"]
-    rings = [[(point[0], point[1]) for point in ring] for part in parts for ring in part]
+    rings = [[(point[0], point[1]) for point in ring] for part in polygons_of(geometry) for ring in part]
     for x, y in chain(*rings):
         if abs(x) > 180:
             return f"has the longitude {x:.10g}: write degrees from -180 to 180, of an area across 180 in two polygons"

@@ -22,6 +22,7 @@ from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaUnrea
 from penstock.intake.connections import no_check
 from penstock.intake.credentials import is_passing
 from penstock.intake.guard import GuardedClient
+from penstock.intake.item_area import polygons_of
 from penstock.intake.item_filter import expression
 from penstock.json_body import shown
 from penstock.processors.links import collection_items
@@ -85,7 +86,7 @@ class StacSearches:
                 method="POST" if posts else "GET",
                 stac_io=io,
                 collections=list(wanted.collections),
-                datetime=_span(wanted),
+                datetime=(wanted.begin, wanted.end) if wanted.begin or wanted.end else None,
                 limit=PAGE_ITEMS if most is None else min(PAGE_ITEMS, most),
                 **_place(wanted.geometry, posts=posts),
                 **_filter(api, wanted.filter, posts=posts),
@@ -103,15 +104,10 @@ def _bounded(items: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 def together(geometries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return GeoJSON polygons and multipolygons as one geometry; None without any."""
-    polygons = [polygon for geometry in geometries for polygon in _polygons(geometry)]
+    polygons = [polygon for geometry in geometries for polygon in polygons_of(geometry)]
     if len(polygons) < 2:
         return {"type": "Polygon", "coordinates": polygons[0]} if polygons else None
     return {"type": "MultiPolygon", "coordinates": polygons}
-
-
-def _polygons(geometry: Mapping[str, Any]) -> list[Any]:
-    coordinates: list[Any] = geometry["coordinates"]
-    return [coordinates] if geometry["type"] == "Polygon" else coordinates
 
 
 def _place(geometry: Mapping[str, Any] | None, *, posts: bool) -> dict[str, Any]:
@@ -120,13 +116,9 @@ def _place(geometry: Mapping[str, Any] | None, *, posts: bool) -> dict[str, Any]
         return {}
     if posts:
         return {"intersects": geometry}
-    points = [point for polygon in _polygons(geometry) for point in polygon[0]]
+    points = [point for polygon in polygons_of(geometry) for point in polygon[0]]
     xs, ys = [point[0] for point in points], [point[1] for point in points]
     return {"bbox": [min(xs), min(ys), max(xs), max(ys)]}
-
-
-def _span(wanted: StacSearch) -> tuple[datetime | str | None, datetime | str | None] | None:
-    return None if wanted.begin is None and wanted.end is None else (wanted.begin, wanted.end)
 
 
 def _moved(address: str, move: Callable[[str], str]) -> str:
