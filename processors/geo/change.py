@@ -42,7 +42,7 @@ def earlier_request(request: SegmentationRequest, change: ChangeRequest) -> Segm
     before = change.before
     own = {name: getattr(before, name) for name in Acquisition.model_fields}
     own["radiometry"] = before.radiometry or request.radiometry
-    return request.model_copy(update={**own, "change": None, "outputs": ("classes",)})
+    return request.model_copy(update={**own, "change": None, "zones": None, "outputs": ("classes",)})
 
 
 @contextmanager
