@@ -64,6 +64,17 @@ class Zone:
         for part in self.parts:
             yield from part.strips(most_px)
 
+    def shares(self, box: Box) -> Floats:
+        """Return float64 (rows, columns): the share of each pixel of a box that the zone covers."""
+        found = np.zeros((box.height, box.width))
+        for part in self.parts:
+            both = part.box.clipped(box)
+            if both is not None:
+                at, of = both.within(box), both.within(part.box)
+                rows = part.rows(both.top, both.bottom)
+                found[at.top : at.bottom, at.left : at.right] += rows[:, of.left : of.right]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -89,7 +100,7 @@ def read_zones(request: SceneRequest, media: Media, grid: Scene) -> tuple[Zone, 
     crs = crs_of(document.crs, _ZONES)
     target = Target(ground_of(grid, _ZONES), grid.height, grid.width)
     _check_degrees(shapes, subjects, crs, target.ground.crs)
-    near = _near(grid, document.crs, crs)
+    near = surroundings(grid, document.crs, crs)
     return tuple(place_zone(*each, crs, target, near) for each in zip(names, shapes, subjects, strict=True))
 
 
@@ -103,6 +114,7 @@ def place_zone(name: str, shape: Any, subject: Subject, crs: CRS, target: Target
     except ProjError as error:
         raise subject.wrong("has parts without a place in the scene's CRS.") from error
     inside = inside_scene(placed, target.ground, target.height, target.width)
+    inside = shapely.transform(inside, lambda xy: np.clip(xy, 0, (target.width, target.height)))  # rounding
     whole = whole and bool(placed.area - inside.area <= 1e-9 * placed.area)
     return Zone(name, inside, whole, coverages(inside))
 
@@ -196,7 +208,7 @@ def _check_degrees(shapes: Sequence[Any], subjects: Sequence[Subject], crs: CRS,
         check_edges(shape, degrees_of(crs), subject)
 
 
-def _near(grid: Scene, code: str, crs: CRS) -> Any | None:
+def surroundings(grid: Scene, code: str, crs: CRS) -> Any | None:
     """Return the surroundings of a grid in a CRS, as a shape; None where they are unknown."""
     ends = scene_bounds(grid, code)
     if ends is None or not np.isfinite(ends).all():

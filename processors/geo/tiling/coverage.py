@@ -72,8 +72,9 @@ class Coverage:
 
 
 def coverages(shape: Any) -> tuple[Coverage, ...]:
-    """Return the polygons of a polygon or multipolygon with coordinates from 0 on."""
-    return tuple(_coverage(part) for part in shapely.get_parts(shapely.orient_polygons(shape, exterior_cw=True)))
+    """Return the polygons of a polygon or multipolygon, without those that are so thin that they cover nothing."""
+    found = (_coverage(part) for part in shapely.get_parts(shapely.orient_polygons(shape, exterior_cw=True)))
+    return tuple(each for each in found if each.box.height and each.box.width)
 
 
 def _coverage(polygon: Any) -> Coverage:
@@ -97,13 +98,12 @@ def _cut(edges: Floats, axis: int, low: int, high: int) -> Floats:
     counts = np.maximum(np.minimum(np.ceil(end) - 1, high) - first + 1, 0).astype(np.intp)
     owner = np.repeat(np.arange(len(edges)), counts + 1)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts + 1) - (counts + 1), counts + 1)
-    pieces, border = edges[owner], first[owner] + number
-    begins, ends = number > 0, number < counts[owner]
-    length = np.where(end > start, end - start, 1.0)[owner]
+    pieces = edges[owner]
+    cut = np.flatnonzero(number < counts[owner])  # pieces that end at a border, where the next piece begins
+    of, border = owner[cut], (first[owner] + number)[cut]
+    share = (border - start[of]) / (end[of] - start[of])
     for column in (0, 1):
-        origin, step = edges[owner, column], edges[owner, column + 2] - edges[owner, column]
-        at = border if column == axis else origin + (border - start[owner]) / length * step
-        before = border - 1 if column == axis else origin + (border - 1 - start[owner]) / length * step
-        pieces[begins, column] = before[begins]
-        pieces[ends, column + 2] = at[ends]
+        at = border if column == axis else edges[of, column] + share * (edges[of, column + 2] - edges[of, column])
+        pieces[cut, column + 2] = at
+        pieces[cut + 1, column] = at
     return pieces
