@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import shapely
+from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from penstock.models import media_references
@@ -34,6 +35,9 @@ def test_every_scene_model_takes_a_reference_or_the_document(kind: Any) -> None:
     schema = kind.model_json_schema()
     assert [place for place, _ in media_references(schema, given)] == ["/scene", "/zones"]
     assert [place for place, _ in media_references(schema, {**given, "zones": document})] == ["/scene"]
+    for zones in (document, {**document, "crs": URN, "name": "a layer"}, "media://b"):
+        Draft202012Validator(schema).validate({**given, "zones": zones})
+    assert not Draft202012Validator(schema).is_valid({**given, "zones": {"type": "FeatureCollection", "features": []}})
 
 
 @pytest.mark.parametrize(
