@@ -98,6 +98,7 @@ def test_the_numbers_of_neighbours_add_up_to_those_of_both(scene: Path, tmp_path
         assert sum(parts) == pytest.approx(found["both"]["classes"][number]["area_m2"], abs=2e-3)
 
 
+@pytest.mark.breadth(but=("panels",))
 @pytest.mark.parametrize(
     "options",
     [
@@ -258,6 +259,7 @@ def one(shape: Any, **given: Any) -> dict[str, Any]:
     return collection({"a": shape}, **{"crs": None, **given})
 
 
+@pytest.mark.breadth(every=2)
 @pytest.mark.parametrize(
     ("document", "said", "pointer"),
     [
