@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +35,7 @@ from penstock.errors import (
     UnknownSubscription,
 )
 from penstock.intake.change_condition import parse_condition
-from penstock.intake.item_area import named_polygons
+from penstock.intake.item_area import check_degrees, named_polygons
 from penstock.intake.item_filter import parse_filter
 from penstock.intake.item_inputs import job_input, maps_classes
 from penstock.intake.media import web_address
@@ -150,9 +149,7 @@ async def read_result(key: Key, path: str, request: Request, api: Api) -> Respon
     return await send_artifact(api, Artifact(path, kind, info.size_bytes, info.etag, info.key), request)
 
 
-async def _changed(
-    api: Services, key: SubscriptionKey, edit: Callable[[Subscription], Subscription]
-) -> SubscriptionView:
+async def _changed(api: Services, key: SubscriptionKey, edit: subscriptions.Edit) -> SubscriptionView:
     return await _view(api, await asyncio.to_thread(subscriptions.change_subscription, api.objects, key, edit))
 
 
@@ -176,7 +173,7 @@ async def _check(api: Services, wanted: Subscription) -> None:
     if wanted.filter is not None:
         parse_filter(wanted.filter)
     if wanted.area is not None:
-        named_polygons(wanted.area)
+        await asyncio.to_thread(check_degrees, named_polygons(wanted.area))
     if wanted.webhook is not None:
         check_receiver(wanted.webhook, settings, "/webhook/url")
     entry = servable(wanted.model, await api.models.read(wanted.model))

@@ -19,6 +19,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 Collection = Annotated[str, StringConstraints(pattern=r"^[^,\s]{1,200}$")]
 State = Literal["active", "paused", "waiting", "failing"]
+#: Fields that requests, records and views have alike.
+_SAME = ("stac", "model", "area", "filter", "max_jobs_a_day", "condition")
 
 
 class SubscriptionWebhook(Incoming):
@@ -92,21 +94,16 @@ class SubscriptionRequest(Incoming):
         return Subscription(
             key=key,
             uid=uid,
-            stac=self.stac,
             collections=tuple(dict.fromkeys(self.collections)),
-            model=self.model,
             every_s=self.every,
             look_back_s=self.look_back,
             since_s=at if self.since is None else self.since.timestamp(),
             created_s=at,
-            area=self.area,
-            filter=self.filter,
             input=self.input,
             priority=self.priority,
-            max_jobs_a_day=self.max_jobs_a_day,
             webhook=None if self.webhook is None else self.webhook.url,
-            condition=self.condition,
             fingerprint=fingerprint,
+            **{name: getattr(self, name) for name in _SAME},
         )
 
 
@@ -119,6 +116,7 @@ class SubscriptionCountsView(Outgoing):
     filtered: int = Field(description="Items that do not pass the filter.")
     outside: int = Field(description="Items that do not overlap the area.")
     waiting: int = Field(description="Items that wait: see `reason`.")
+    unread: dict[str, int] = Field(description="Items that are passed over, by the reason, such as `without a time`.")
 
 
 class SubscriptionNoteView(Outgoing):
@@ -213,18 +211,13 @@ def subscription_view(found: Subscription, progress: Progress, base_url: str, *,
         name=found.key.id,
         state=_state(found, progress),
         reason=progress.problem or progress.waiting,
-        stac=found.stac,
         collections=list(found.collections),
-        model=found.model,
-        area=None if found.area is None else dict(found.area),
-        filter=found.filter,
         input=dict(found.input),
         every=found.every_s,
         look_back=found.look_back_s,
         since=found.since_s,
-        max_jobs_a_day=found.max_jobs_a_day,
         webhook=found.webhook,
-        condition=found.condition,
+        **{name: getattr(found, name) for name in _SAME},
         created_at=found.created_s,
         last_look_at=progress.looked_s,
         next_look_at=None if found.paused else due_s,

@@ -13,16 +13,14 @@ import numpy as np
 from penstock.errors import ModelUnavailable
 from penstock.models import Limits, Model
 from penstock.processors.base import ArtifactSink, Dummy, Media, Output, Prepared, Prompt, Result, final_outputs
-from penstock.processors.directory import check_options, read_labels
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Kind, write_text
 from penstock.processors.video.reading import Video, open_video
 from penstock.processors.video.request import VideoSegmentationRequest
 from penstock.processors.video.writing import VideoWriter, open_video_writer, write_dummy
 from penstock.processors.vision.colours import overlay
-from penstock.processors.vision.preprocessor import read_preprocessor
 from penstock.processors.vision.prompts import INPUT_NAME, PIXELS
-from penstock.processors.vision.segmentation import CLASS_IDS, SIZE, SIZE_NAME, class_ids
+from penstock.processors.vision.segmentation import CLASS_IDS, SIZE, SIZE_NAME, class_ids, read_segmenter
 from penstock.views import View
 
 _MP4, _MKV = "video/mp4", "video/matroska"
@@ -53,13 +51,7 @@ class VideoSegmentation:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        check_options(model, "labels", "preprocessor")
-        self._preprocessor = read_preprocessor(model)
-        self._labels = read_labels(model)
-        if self._preprocessor.fields.do_resize:  # then class ids must be made in the image's own size
-            self.io_signatures = (IOSignature(prompt={**PIXELS, **SIZE}, output=CLASS_IDS),)
-        if self._preprocessor.crops:
-            raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops, so masks would not fit the frames")
+        self._preprocessor, self._labels, self.io_signatures = read_segmenter(model)
         if len(self._labels) > 256:
             raise ModelUnavailable(f"model {model.name!r}: masks hold at most 256 classes, not {len(self._labels)}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from penstock.processors.io_signature import IOSignature
 from penstock.processors.outputs import OUTPUTS, Indexed
 from penstock.processors.vision.colours import COLOURS, overlay
 from penstock.processors.vision.image import read_image
-from penstock.processors.vision.preprocessor import read_preprocessor
+from penstock.processors.vision.preprocessor import Preprocessor, read_preprocessor
 from penstock.processors.vision.prompts import INPUT_NAME, PIXELS, ImageContext, OneImage
 from penstock.processors.vision.request import ImageSegmentationRequest
 from penstock.views import View
@@ -27,6 +27,20 @@ OUTPUT_NAME = "classes"
 SIZE_NAME = "size"
 #: Both as an `IOSignature` declares them.
 CLASS_IDS, SIZE = {OUTPUT_NAME: "uint8 (H, W) or uint16 (H, W)"}, {SIZE_NAME: "list"}
+
+
+def read_segmenter(model: Model) -> tuple[Preprocessor, Mapping[int, str], tuple[IOSignature]]:
+    """Return the preprocessor, labels and signature of a model that segments images or frames in their own size.
+
+    Raises `ModelUnavailable` for a preprocessor that crops.
+    """
+    check_options(model, "labels", "preprocessor")
+    preprocessor = read_preprocessor(model)
+    if preprocessor.crops:
+        raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops, so a mask would not fit the image")
+    resized = preprocessor.fields.do_resize  # then class ids must be made in the image's own size
+    prompt, optional = ({**PIXELS, **SIZE}, dict[str, str]()) if resized else (PIXELS, SIZE)
+    return preprocessor, read_labels(model), (IOSignature(prompt=prompt, optional=optional, output=CLASS_IDS),)
 
 
 class ImageSegmentation(OneImage):
@@ -42,13 +56,7 @@ class ImageSegmentation(OneImage):
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        check_options(model, "labels", "preprocessor")
-        self._preprocessor = read_preprocessor(model)
-        self._labels = read_labels(model)
-        if self._preprocessor.fields.do_resize:  # then class ids must be made in the image's own size
-            self.io_signatures = (IOSignature(prompt={**PIXELS, **SIZE}, output=CLASS_IDS),)
-        if self._preprocessor.crops:
-            raise ModelUnavailable(f"model {model.name!r}: its preprocessor crops images, so a mask would not fit them")
+        self._preprocessor, self._labels, self.io_signatures = read_segmenter(model)
 
     def pre_process(self, request: ImageSegmentationRequest, media: Media) -> Prepared[ImageContext]:
         """Return one prompt."""

@@ -27,6 +27,8 @@ MAX_ISSUES = 100
 SMALL = 1000
 #: Bytes that show most large documents to be large.
 _BEGINNING = 16_384
+#: Characters of a name or value from outside that a sentence shows.
+SHOWN_CHARS = 80
 #: Bits of an integer, at most: larger integers overflow in later readers.
 MAX_INTEGER_BITS = 64
 
@@ -104,6 +106,11 @@ def check_json(value: Any) -> None:
         if depth > MAX_DEPTH:
             raise MalformedBody(f"the body is nested more than {MAX_DEPTH} deep")
         level = [part for path, item in level for part in _containers(path, item)]
+
+
+def shown(value: Any, most: int = SHOWN_CHARS) -> str:
+    """Return a name or value from outside for a sentence: `most` characters of it, none that controls a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in str(value)[:most])
 
 
 def require_json(value: Mapping[str, Any], *, of: str) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 
 from penstock.batches import BatchEnd, BatchKey, BatchManifest, Cursor, Invalid
 from penstock.errors import ObjectExists
-from penstock.formats import WRITES, is_readable, known, version_of
+from penstock.formats import WRITES, known, version_of
 from penstock.storage.journal.json_objects import get_json, put_json, read_json
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis.record import too_new
+from penstock.storage.redis.record import readable_version
 
 _REQUEST = re.compile(r"tenants/(?P<tenant>[^/]+)/batches/(?P<id>[^/]+)/request\.json")
 _PART = re.compile(r"(\d+)-(\d+)")
@@ -134,6 +134,6 @@ def _find(objects: ObjectStore, name: str) -> Any:
 
 def _readable(name: str, found: Any) -> Any:
     """Return a document; raise `RecordTooNew` for one that this release cannot read."""
-    if isinstance(found, dict) and not is_readable(version_of(found)):
-        raise too_new(name, version_of(found))
+    if isinstance(found, dict):
+        readable_version(name, found)
     return found

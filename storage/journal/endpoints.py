@@ -20,11 +20,11 @@ from typing import Any
 import structlog
 
 from penstock.errors import ObjectExists, ObjectStoreUnavailable, RecordTooNew, UnknownEndpoint
-from penstock.formats import OWN, carrying, is_readable, known, unknown, version_of
+from penstock.formats import OWN, carrying, known, unknown
 from penstock.jobs import TenantKey, Webhook
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.fields import MICRO, dump, us
-from penstock.storage.redis.record import too_new
+from penstock.storage.redis.record import readable_version
 from penstock.storage.redis.scripts import Arg, Command, query
 
 LIMIT_BYTES = 100_000
@@ -113,9 +113,8 @@ class Endpoint:
     def from_bytes(cls, data: bytes) -> Endpoint:
         """Return the endpoint of an object's bytes."""
         stored: dict[str, Any] = json.loads(data)
-        key, version = EndpointKey(stored["key"]["tenant"], stored["key"]["id"]), version_of(stored)
-        if not is_readable(version):
-            raise too_new(f"webhook endpoint {key.id}", version)
+        key = EndpointKey(stored["key"]["tenant"], stored["key"]["id"])
+        version = readable_version(f"webhook endpoint {key.id}", stored)
         lists = {name: tuple(stored[name]) for name in ("events", "models")}
         secrets = tuple(map(Secret.from_json, stored["secrets"]))
         found = cls(**{**known(cls, stored), **lists, "key": key, "secrets": secrets}, version=version)

@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.errors import ObjectExists, ObjectNotFound
-from penstock.formats import WRITES, is_readable, version_of
+from penstock.formats import WRITES
 from penstock.jobs import Claim, JobKey, State, Submission
 from penstock.storage.journal.json_objects import LIMIT_BYTES, put_json, read_json
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.fields import dump, submission_of, submission_to_json
-from penstock.storage.redis.record import too_new
+from penstock.storage.redis.record import readable_version
 
 #: Jobs whose objects are listed at once, before they are deleted.
 LISTINGS = 8
@@ -57,10 +57,7 @@ class Manifest:
     def from_bytes(cls, data: bytes) -> Manifest:
         """Return the manifest of an object's bytes; `RecordTooNew` for one that this release cannot read."""
         found = json.loads(data)
-        version = version_of(found)
-        if not is_readable(version):
-            key = found.get("submission", {}).get("key", {})
-            raise too_new(f"the manifest of job {key.get('id')}", version)
+        version = readable_version(f"the manifest of job {found.get('submission', {}).get('key', {}).get('id')}", found)
         submission = submission_of(found["submission"], version=version)
         return cls(submission, found["created_us"], found["retention_s"], found["max_crashes"], found.get("record", {}))
 
@@ -79,8 +76,7 @@ class StoredOutcome:
         """Return the outcome of a proposal, or of the stored object; `RecordTooNew` for one that cannot be read."""
         found = json.loads(text)
         record = found["record"]
-        if not is_readable(version_of(found)):
-            raise too_new(f"the outcome of job {record.get('id')}", version_of(found))
+        readable_version(f"the outcome of job {record.get('id')}", found)
         return cls(text, State.read(record["state"]), int(record["fence"]))
 
     def shows(self, claim: Claim) -> bool:

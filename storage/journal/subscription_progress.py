@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from penstock.formats import WRITES, is_readable, known, version_of
+from penstock.client.subscription_answers import SubscriptionCounts
+from penstock.formats import WRITES, known
 from penstock.storage.journal.revisions import put_next, read_latest
 from penstock.storage.journal.subscriptions import SubscriptionKey
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.fields import dump
-from penstock.storage.redis.record import too_new
+from penstock.storage.redis.record import readable_version
 
 #: Bytes of a stored progress, at most.
 LIMIT_BYTES = 64 << 20
@@ -89,20 +90,7 @@ class Entry:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
         """Return the entry of `asdict`'s data."""
-        given = {"decision": Decision(data["decision"]), "versions": tuple(data["versions"])}
-        return cls(**{**known(cls, data), **given})
-
-
-@dataclass(frozen=True, slots=True)
-class LookCounts:
-    """Items of the last complete look at the catalogue, by what was decided."""
-
-    found: int = 0
-    new: int = 0
-    done: int = 0
-    filtered: int = 0
-    outside: int = 0
-    waiting: int = 0
+        return cls(**known(cls, data) | {"decision": Decision(data["decision"]), "versions": tuple(data["versions"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +136,7 @@ class Progress:
     jobs: int = 0
     #: Seen items by `collection/id`.
     entries: Mapping[str, Entry] = field(default_factory=dict)
-    counts: LookCounts = LookCounts()
+    counts: SubscriptionCounts = field(default_factory=SubscriptionCounts)
     notes: tuple[Note, ...] = ()
     published: tuple[Published, ...] = ()
     revision: int = 0
@@ -165,13 +153,12 @@ class Progress:
     def from_bytes(cls, data: bytes) -> Progress:
         """Return the progress of an object's bytes; raise `RecordTooNew` for a format that cannot be read."""
         stored: dict[str, Any] = json.loads(data)
-        key, version = SubscriptionKey(stored["key"]["tenant"], stored["key"]["id"]), version_of(stored)
-        if not is_readable(version):
-            raise too_new(f"progress of subscription {key.id}", version)
+        key = SubscriptionKey(stored["key"]["tenant"], stored["key"]["id"])
+        readable_version(f"progress of subscription {key.id}", stored)
         given = {
             "key": key,
             "entries": {name: Entry.from_json(each) for name, each in stored["entries"].items()},
-            "counts": LookCounts(**known(LookCounts, stored["counts"])),
+            "counts": SubscriptionCounts(**known(SubscriptionCounts, stored["counts"])),
             "notes": tuple(map(_note, stored["notes"])),
             "published": tuple(map(_published, stored["published"])),
         }

@@ -17,13 +17,13 @@ from typing import Any
 import structlog
 
 from penstock.errors import ObjectStoreUnavailable, RecordTooNew, StateConflict, UnknownSubscription
-from penstock.formats import OWN, WRITES, carrying, is_readable, known, unknown, version_of
+from penstock.formats import OWN, WRITES, carrying, known, unknown
 from penstock.jobs import JobKey, Priority, TenantKey
 from penstock.storage.journal.json_objects import put_json
 from penstock.storage.journal.revisions import put_next, read_latest
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis.fields import dump
-from penstock.storage.redis.record import too_new
+from penstock.storage.redis.record import readable_version
 
 #: Bytes of a stored subscription, at most: its area is the largest part.
 LIMIT_BYTES = 8 << 20
@@ -107,9 +107,8 @@ class Subscription:
     def from_bytes(cls, data: bytes) -> Subscription:
         """Return the subscription of an object's bytes; raise `RecordTooNew` for a format that cannot be read."""
         stored: dict[str, Any] = json.loads(data)
-        key, version = SubscriptionKey(stored["key"]["tenant"], stored["key"]["id"]), version_of(stored)
-        if not is_readable(version):
-            raise too_new(f"subscription {key.id}", version)
+        key = SubscriptionKey(stored["key"]["tenant"], stored["key"]["id"])
+        version = readable_version(f"subscription {key.id}", stored)
         rest = {"key": key, "collections": tuple(stored["collections"]), "version": version}
         found = cls(**{**known(cls, stored), **rest})
         return replace(found, extra=unknown(stored, found._own()))

@@ -27,14 +27,14 @@ from datetime import date
 from typing import Any
 
 from penstock.errors import ObjectExists, ObjectNotFound
-from penstock.formats import WRITES, is_readable, version_of
+from penstock.formats import WRITES
 from penstock.jobs import JobKey
 from penstock.storage.journal.json_objects import LIMIT_BYTES
 from penstock.storage.journal.manifests import delete_objects_of
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import upkeep, usage
 from penstock.storage.redis.fields import dump
-from penstock.storage.redis.record import too_new
+from penstock.storage.redis.record import readable_version
 from penstock.storage.redis.scripts import Command, Runs
 from penstock.storage.redis.usage import JobUsage
 
@@ -68,8 +68,7 @@ class StoredUsage:
     def from_bytes(cls, tenant: str, name: str, data: bytes) -> StoredUsage:
         """Return the stored object; `RecordTooNew` for one that this release cannot read."""
         found: dict[str, Any] = json.loads(data)
-        if not is_readable(version_of(found)):
-            raise too_new(f"the usage {name} of tenant {tenant}", version_of(found))
+        readable_version(f"the usage {name} of tenant {tenant}", found)
         jobs = tuple(JobUsage.from_json(tenant, row) for row in found["jobs"])
         return cls(tenant, name, jobs, found["sums"], tuple(found["replaces"]))
 

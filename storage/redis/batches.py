@@ -14,11 +14,10 @@ from typing import Any
 
 from penstock.batches import BEGINNING, Batch, BatchEnd, BatchKey, BatchManifest, Cursor
 from penstock.errors import BatchGone, UnknownBatch
-from penstock.formats import is_readable, version_of
 from penstock.jobs import JobKey, State
 from penstock.storage.redis.deliveries import send_event
 from penstock.storage.redis.fields import MICRO, dump, fields, us
-from penstock.storage.redis.record import readable, too_new
+from penstock.storage.redis.record import readable, readable_version
 from penstock.storage.redis.records import GONE_S, SWEEP_LIMIT
 from penstock.storage.redis.scripts import Arg, Command, query
 
@@ -149,9 +148,7 @@ def _batch(reply: Any) -> Batch:
 
 def _view(reply: Sequence[Any]) -> Batch:
     record, states = fields(reply[0]), fields(reply[1])
-    version = version_of(record)
-    if not is_readable(version):
-        raise too_new("the batch", version)
+    version = readable_version("the batch", record)
     return Batch(
         manifest=BatchManifest.from_json(
             json.loads(record["manifest"]), json.loads(record.get("more", "{}")), version=version

@@ -207,9 +207,7 @@ class Record:
     @classmethod
     def read(cls, stored: Mapping[str, str]) -> Record:
         """Return the record of a hash; `RecordTooNew` for one of a newer format."""
-        version = version_of(stored)
-        if not is_readable(version):
-            raise too_new(f"job {stored.get('id')}", version)
+        version = readable_version(f"job {stored.get('id')}", stored)
         rows = TABLE
         found = cls(**{name: rows[name].codec.read(text) for name, text in stored.items() if text and name in rows})
         if version == found.submission.version and found.media_bytes is None:
@@ -254,11 +252,13 @@ FAMILIES: Mapping[str, Stored] = MappingProxyType(
 )
 
 
-def too_new(what: str, version: int) -> RecordTooNew:
-    """Return the error of a document that this release cannot read."""
-    return RecordTooNew(
-        f"{what} has format {version}, and this process reads formats up to {READS}: update Penstock here"
-    )
+def readable_version(what: str, document: Mapping[str, Any]) -> int:
+    """Return the format of a document; raise `RecordTooNew` for one that this release cannot read."""
+    if not is_readable(version := version_of(document)):
+        raise RecordTooNew(
+            f"{what} has format {version}, and this process reads formats up to {READS}: update Penstock here"
+        )
+    return version
 
 
 def encoded(**values: Any) -> dict[str, str]:

@@ -15,7 +15,8 @@ NOTE = {"at": "2026-01-04T01:00:00Z", "collection": "sentinel-2-l2a", "time": "2
 LAGOON = {
     "name": "lagoon", "object": "subscription", "state": "waiting", "reason": "the tenant has used its device seconds",
     "stac": "https://stac.example/v1", "collections": ["sentinel-2-l2a"], "model": "csmask", "jobs": 7,
-    "last_look_at": "2026-01-04T01:00:00Z", "seen_until": "2026-01-04T01:00:00Z", "last_look": {"found": 3},
+    "last_look_at": "2026-01-04T01:00:00Z", "seen_until": "2026-01-04T01:00:00Z",
+    "last_look": {"found": 3, "unread": {"without a time": 2}},
     "notes": [
         {**NOTE, "item": "S2A_2", "decision": "filter", "reason": "eo:cloud_cover is 90", "job": None},
         {**NOTE, "item": "S2A_1", "decision": "job", "reason": "", "job": JOB},
@@ -37,6 +38,7 @@ def test_a_subscription_is_shown_with_its_latest_items(site: Site, browser: Brow
         items = page.get_by_role("table", name="Latest items of lagoon")
         expect(items.get_by_role("row").nth(1)).to_contain_text("eo:cloud_cover is 90")
         expect(items.get_by_role("link", name="job")).to_have_attribute("href", f"#/job/{JOB}")
+        expect(page.get_by_text("lagoon passed over 2 items without a time.")).to_be_visible()
         assert (overflow_px(page), serious(page)) == (0, [])
 
 

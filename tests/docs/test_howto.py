@@ -18,7 +18,7 @@ from tests.support.aws_emulators import emulating
 from tests.support.doc_pages import Block, Shell, blocks, digest, end_receiver
 from tests.support.hub import minilm, needs_stories
 from tests.support.polling import wait_for
-from tests.support.stack import free_port
+from tests.support.stack import free_port, listens
 
 pytestmark = [pytest.mark.slow, pytest.mark.breadth, pytest.mark.timeout(900)]
 
@@ -273,6 +273,30 @@ def test_runpod_client(shell: Shell) -> None:
     for block in blocks("runpod-client.md"):
         shell.take(block)
 
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        (job,) = client.jobs().jobs
+    assert (job.model, job.succeeded, job.input["prompt"]) == ("stories", True, "Once upon a time")
+
+
+@needs_stories
+def test_agents(shell: Shell) -> None:
+    pytest.importorskip("mcp", reason="needs the Model Context Protocol's SDK: pip install '.[mcp]'")
+    (shell.folder / "penstock.toml").write_text('models = ["models.toml"]')
+    records = next(block.code for block in blocks("serve-a-model.md") if block.title == "models.toml")
+    (shell.folder / "models.toml").write_text(records[records.index("[models.stories]") :])
+    shell.take(Block("bash", "", "penstock up\n"))
+    every, port = blocks("agents.md"), free_port()
+    [settings] = [json.loads(block.code) for block in every if block.language == "json"]
+    options = [word for word in settings["mcpServers"]["penstock"]["args"] if word.startswith("-")]
+    shell.take(Block("bash", "", f"penstock mcp --help | grep -F -e {' -e '.join(options)}\n"))
+    shell.take(Block("bash", "", f"penstock mcp --http 127.0.0.1:{port} > mcp.log 2>&1 & echo $! > mcp.pid\n"))
+    try:
+        wait_for(lambda: listens(port), "the server for agents did not listen")
+        for block in every:
+            if block.language == "python":
+                shell.take(replace(block, code=block.code.replace("8090", str(port))))
+    finally:
+        end_receiver(shell.folder, "mcp.pid")
     with Client(shell.env["PENSTOCK_URL"]) as client:
         (job,) = client.jobs().jobs
     assert (job.model, job.succeeded, job.input["prompt"]) == ("stories", True, "Once upon a time")

@@ -326,3 +326,10 @@ def test_a_common_name_of_an_item_that_the_file_does_not_have_is_no_contradictio
     ]
     document = item({"data": {"href": "https://e.example/stack.tif", "eo:bands": bands}})
     assert order(opened({"scene": scene, "stac": document})) == [1, 2, 3, 4, 5, 6]
+
+
+def test_long_names_are_cut_in_sentences() -> None:
+    with pytest.raises(MissingBands) as refused:
+        selected(["x" * 100_000, "y\x1b[2J" * 30_000])
+    assert len(refused.value.detail) < 600
+    assert "\x1b" not in refused.value.detail

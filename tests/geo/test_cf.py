@@ -56,6 +56,30 @@ def test_missing_data_are_those_of_cf(
     assert of_range.tolist() == valid
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"valid_range": np.array([9, 2])},
+        {"valid_range": np.array([np.nan, 2.0])},
+        {"valid_min": 1.0, "valid_max": float("nan")},
+        {"valid_range": np.array([2, 9]), "valid_max": 1},
+        {"valid_range": np.array([0, -1], "i1")},
+    ],
+)
+@pytest.mark.parametrize("dtype", ["u1", "f4"])
+def test_a_range_that_no_number_lies_in_is_refused(attributes: dict[str, Any], dtype: str) -> None:
+    with pytest.raises(MediaUnreadable, match=r"red has the valid range \[.*\], in which no number lies: correct its"):
+        product(red(dtype, **attributes))
+
+
+def test_a_variable_with_a_long_name_is_cut_in_sentences() -> None:
+    name = "red" * 50_000
+    with pytest.raises(MediaUnreadable) as refused:
+        product(variable(name, np.ones((4, 5)), ("y", name)))
+    assert name[:80] in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
 def test_the_default_fill_of_netcdf_is_no_measurement() -> None:
     [raster] = product(red("f4")).rasters
     assert raster.scene.valid is not None

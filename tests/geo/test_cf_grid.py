@@ -91,9 +91,38 @@ def test_the_wkt_of_a_grid_mapping_is_the_crs() -> None:
     assert grid(X, Y, {"spatial_ref": crs.to_wkt(), "grid_mapping_name": "unknown"}).crs == crs
 
 
-def test_a_text_that_could_name_a_file_is_no_crs() -> None:
+def test_a_text_that_is_no_wkt_is_no_crs_and_is_shown() -> None:
     for text in ("+init=/etc/passwd:1", "+proj=utm +zone=33 +nadgrids=/etc/passwd", "/etc/passwd"):
-        assert grid(X, Y, {"spatial_ref": text}).crs is None
+        found = grid(X, Y, {"spatial_ref": text})
+        assert found.crs is None
+        note = f"The file's `spatial_ref`, {text!r}, is no WKT and was not read: the results have no CRS."
+        assert found.notes == (note,)
+    lon, lat = axis("x", np.arange(5.0), "degrees_east"), axis("y", 40 - np.arange(4.0), "degrees_north")
+    found = grid(lon, lat, {"crs_wkt": "UTM 33 " * 1000})
+    assert found.crs.to_epsg() == 4326
+    assert found.notes[0].startswith("The file's `crs_wkt`, 'UTM 33 UTM")
+    assert len(found.notes[0]) < 200
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'EXTENSION["PROJ4","+proj=longlat +nadgrids=/etc/passwd +no_defs"]',
+        'EXTENSION["PROJ4","+proj=longlat +nadgrids=@null,/etc/passwd"]',
+        'EXTENSION["PROJ4_GRIDS","/etc/passwd"]',
+    ],
+)
+def test_wkt_that_names_a_file_is_refused(words: str) -> None:
+    wkt = rasterio.crs.CRS.from_epsg(4326).to_wkt().replace('AUTHORITY["EPSG","4326"]', words)
+    assert words in wkt
+    with pytest.raises(UnreadError, match=r"has a grid mapping .* whose `crs_wkt` names a file of its own"):
+        grid(X, Y, {"crs_wkt": wkt})
+
+
+def test_web_mercator_as_gdal_writes_it_names_no_file() -> None:
+    wkt = rasterio.crs.CRS.from_epsg(3857).to_wkt()
+    assert "+nadgrids=@null" in wkt
+    assert grid(X, Y, {"crs_wkt": wkt}).crs.to_epsg() == 3857
 
 
 @pytest.mark.parametrize(
@@ -112,6 +141,17 @@ def test_a_text_that_could_name_a_file_is_no_crs() -> None:
 def test_a_place_that_is_not_understood_is_refused(x: Variable, mapping: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UnreadError, match=sentence):
         grid(x, Y, mapping)
+
+
+@pytest.mark.parametrize("name", ["a" * 100_000, "a\x1b[2J\n" * 10_000])
+def test_a_long_name_is_cut_in_sentences(name: str) -> None:
+    with pytest.raises(UnreadError) as refused:
+        grid(X, Y, grid_mapping=name)
+    assert len(str(refused.value)) < 200
+    with pytest.raises(UnreadError) as refused:
+        grid(axis(name, [7.0]), Y, UTM)
+    assert len(str(refused.value)) < 200
+    assert str(refused.value).isprintable()
 
 
 def test_a_grid_mapping_that_is_not_in_the_file_is_refused() -> None:

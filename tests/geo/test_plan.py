@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.processors.geo.tiling.plan import Box, Plan, Tile, make_plan
+from penstock.processors.geo.tiling.plan import Box, Cut, Plan, Tile, make_plan
 
 SIZES = st.integers(1, 300)
 tried = settings(deadline=None)
@@ -330,3 +332,25 @@ def test_a_digest_names_the_plan_and_all_that_it_is_told() -> None:
         averaging(500, 300, 64, 0, 10**6).digest({}),
     ]
     assert len(set(others)) == len(others)
+
+
+class CountedRows(tuple[Cut, ...]):
+    """Rows that count those that are looked at one by one."""
+
+    looked = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        CountedRows.looked += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_a_small_area_of_a_huge_scene_is_planned_without_each_pair_of_its_rows() -> None:
+    side, area = 1_000_000, Box(500_000, 700_000, 500_300, 700_400)
+    plan = make_plan(side, side, tile_px=128, halo_px=1, stride_px=1, pixel_bytes=4, strip_bytes=2**24, area=area)
+    counted = replace(plan, rows=CountedRows(plan.rows))
+    window = counted.window
+    assert window.top <= area.top
+    assert window.bottom >= area.bottom
+    assert window.height < 600
+    assert CountedRows.looked < 100 * len(plan.rows)

@@ -145,7 +145,7 @@ class TestFaults:
         with reading(scheme, tmp_path, by_range=by_range) as reader:
             reader.secret.unlink()
             error = refused(reader, FetchFailed)
-            assert "'theirs' has no secret on this worker" in error.detail
+            assert "'theirs' has no secret on this machine" in error.detail
             assert error.retryable
             assert [each.path for each in reader.server.asked if each.host in ("sign.example", "other.example")] == []
 

@@ -51,7 +51,8 @@ def test_a_table_has_time_cloud_id_and_size(api: StacApi, area: Path, tmp_path: 
 
 
 def test_a_last_day_is_included(api: StacApi, area: Path, tmp_path: Path) -> None:
-    for last, ids in {"2026-05-02": 2, "2026-05-02T09:00:00": 1, "2026-05-02T12:00:00+02:00": 2}.items():
+    times = {"2026-05-02T09:00:00": 1, "2026-05-02T12:00:00+02:00": 2, "20260502T095959": 1}
+    for last, ids in {"2026-05-02": 2, "20260502": 2, "2026-W18-6": 2, **times}.items():
         done = run(tmp_path, api, "--area", str(area), "--to", last, "--ids")
         assert done.stdout.split() == [f"scene-{day}" for day in range(ids)], last
 
@@ -88,6 +89,14 @@ def test_a_malformed_item_is_printed_and_controls_no_terminal(change: dict[str, 
         assert json.loads(line)["custom_id"] == odd["id"]
 
 
+def test_a_query_of_the_address_is_sent_with_each_request(api: StacApi, tmp_path: Path) -> None:
+    for path in ("?key=1", "/?key=1", "/search?key=1", "/search/?key=1"):
+        api.requests.clear()
+        done = penstock(tmp_path, "search", "s2", "--stac", f"{api.url}{path}", "--ids", "--limit", "1")
+        assert (done.returncode, len(done.stdout.split())) == (0, 1), done.stderr
+        assert api.requests[0][1] == "/?key=1"
+
+
 def test_a_limit_says_that_there_may_be_more(api: StacApi, tmp_path: Path) -> None:
     done = run(tmp_path, api, "--limit", "2", "--ids")
     assert (len(done.stdout.split()), "there may be more" in done.stderr) == (2, True)
@@ -97,14 +106,20 @@ def test_a_limit_says_that_there_may_be_more(api: StacApi, tmp_path: Path) -> No
     ("words", "code", "text"),
     [
         (["--cloud-below", "0"], 1, "no item of s2 matches"),
-        (["--area", "gone.geojson"], 2, "--area gone.geojson: No such file"),
-        (["--area", "text.geojson"], 2, "--area text.geojson: not GeoJSON"),
-        (["--area", "point.geojson"], 2, "--area point.geojson: no area"),
-        (["--area", "utm.geojson"], 2, "--area utm.geojson: no area:"),
-        (["--from", "May"], 2, "--from May: write 2026-05-31"),
+        (["--area", "gone.geojson"], 2, "--area gone.geojson: neither a JSON object nor a file: No such file"),
+        (["--area", "text.geojson"], 2, "--area: not JSON"),
+        (["--area", "point.geojson"], 2, "--area: no area"),
+        (["--area", "utm.geojson"], 2, "--area: no area:"),
+        (["--area", "metres.geojson"], 2, "has the longitude 500000: write degrees from -180 to 180"),
+        (["--from", "May"], 2, "'--from': May: write 2026-05-31"),
+        (["--to", "9999-12-31T23:00:00-14:00"], 2, "write 2026-05-31"),
         (["--filter", "cloud <"], 2, "--filter: is no CQL2 text"),
         (["--from", "0001-01-01T00:00:00+14:00"], 2, "write 2026-05-31"),
-        (["--from", "2026-05-02", "--to", "2026-05-01"], 2, "--from 2026-05-02 lies after --to 2026-05-01"),
+        (
+            ["--from", "2026-05-02", "--to", "2026-05-01"],
+            2,
+            "--from 2026-05-02T00:00:00Z lies after --to 2026-05-01T23:59:59Z",
+        ),
         (["--jobs", "all"], 2, "write scene, mosaic or series"),
         (["--jobs", "scene", "--json"], 2, "write one of --json, --ids and --jobs"),
     ],
@@ -113,6 +128,7 @@ def test_an_error_is_one_sentence(api: StacApi, words: list[str], code: int, tex
     (tmp_path / "text.geojson").write_text("no")
     (tmp_path / "point.geojson").write_text('{"type": "Point", "coordinates": [0, 0]}')
     (tmp_path / "utm.geojson").write_text('{"bbox": [0, 0, 1, 1], "crs": "EPSG:32633"}')
+    (tmp_path / "metres.geojson").write_text('{"bbox": [500000, 0, 500001, 1]}')
     done = run(tmp_path, api, *words)
     said = " ".join(done.stderr.replace("│", " ").split())
     assert (done.returncode, text in said, "Traceback" in said) == (code, True, False), said

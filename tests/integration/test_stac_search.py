@@ -44,6 +44,21 @@ def test_all_pages_of_a_range_are_read(api: StacApi) -> None:
     assert names(api, collections=["others"]) == []
 
 
+def test_the_query_of_an_address_belongs_to_the_landing_page_and_the_search(api: StacApi) -> None:
+    real, asked = api.answer, list[str]()
+
+    def answer(path: str) -> tuple[int, bytes]:
+        asked.append(path)
+        return real(path) if path.startswith("/search") else (200, b'{"conformsTo": [], "links": []}')
+
+    api.answer = answer  # type: ignore[method-assign]
+    for place in ("?key=1", "/search?key=1"):
+        asked.clear()
+        assert names(api, url=f"{api.url}{place}", end=at(NOON_S)) == ["i0"]
+        assert asked[0] == "/?key=1"
+        assert asked[1].startswith("/search?key=1&")
+
+
 def test_the_box_is_sent_and_the_filter_only_to_a_server_that_knows_it(api: StacApi) -> None:
     api.put(stac_item("far", NOON_S, footprint=square(40, 40, 1)), stac_item("cloudy", NOON_S, cloud=90))
     wanted = {"geometry": together([square(0.2, 0.2, 0.1)]), "filter": "eo:cloud_cover < 20"}

@@ -81,6 +81,7 @@ async def test_a_subscription_is_made_shown_paused_resumed_and_deleted(service: 
         ({"collections": ["a,b"]}, "/collections/0"),
         ({"filter": "cloudy"}, "/filter"),
         ({"area": {"type": "Point", "coordinates": [0, 0]}}, "/area"),
+        ({"area": square(175, 0, 10)}, "/area"),
         ({"every": 30}, "/every"),
         ({"since": "2026-01-01"}, "/since"),
         ({"max_jobs_a_day": 0}, "/max_jobs_a_day"),
@@ -117,10 +118,21 @@ async def test_its_progress_shows_what_was_seen_and_why_it_was_skipped(
     desk = Subscribed(api, store, service.objects, Path(service.settings.data))
     times = [datetime(2026, 1, day, tzinfo=UTC).timestamp() for day in (3, 4)]
     api.put(stac_item("clear", times[0]), stac_item("cloudy", times[1], cloud=95))
+    odd = stac_item("odd", times[0])
+    timeless = [{**odd, "id": name, "properties": {"datetime": None}} for name in ("one", "two")]
+    others = [{**odd, "id": None}, {**odd, "collection": "other"}, {**odd, "type": "Collection"}]
+    api.arrange = lambda found: [*found, *timeless, *others]
     desk.now_s = times[1] + 3600
     desk.keeper().step()
     shown = (await service.http.get(f"{BASE}/lagoon")).json()
-    assert shown["last_look"] == {"found": 2, "new": 1, "done": 0, "filtered": 1, "outside": 0, "waiting": 0}
+    counts = {"found": 2, "new": 1, "done": 0, "filtered": 1, "outside": 0, "waiting": 0}
+    passed_over = {
+        "without a time": 2,
+        "without a usable id": 1,
+        "of other collections": 1,
+        "of another type than Feature": 1,
+    }
+    assert shown["last_look"] == {**counts, "unread": passed_over}
     assert shown["last_look_at"] == shown["seen_until"] == "2026-01-04T01:00:00Z"
     notes = {note["item"]: note for note in shown["notes"]}
     assert notes["clear"]["job"] == (await service.http.get("/v1/jobs")).json()["jobs"][0]["id"]

@@ -22,6 +22,23 @@ from tests.support.hub import STORIES, needs_stories
 
 pytestmark = pytest.mark.breadth
 
+#: A model that says the second part of its text when the first was seen.
+TALK = '''
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import penstock
+
+
+@penstock.model
+def talk(seen: str) -> Iterator[penstock.Text]:
+    """Talk."""
+    yield penstock.Text("Once upon ")
+    while not Path(seen).exists():
+        time.sleep(0.01)
+    yield penstock.Text("a time")
+'''
 NOWHERE = ("--url", "http://127.0.0.1:9")
 
 
@@ -129,16 +146,19 @@ def test_a_text_comes_from_the_command_line_or_standard_input(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [tmp_path / "stories.toml"]
 
 
-@needs_stories
 def test_a_terminal_sees_the_text_as_it_comes(tmp_path: Path) -> None:
-    stories(tmp_path, STORIES)
-    words = ["run", "stories", "Once upon a time", "--catalogue", "stories.toml", "--param", "max_new_tokens=20"]
+    (tmp_path / "talk.py").write_text(TALK)
     here, there = pty.openpty()
-    with subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], cwd=tmp_path, stdout=there, stderr=there):
+    command = [sys.executable, "-m", "penstock.cli", "run", "talk.py:talk", "--seen", str(tmp_path / "seen")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=there, stderr=there):
         os.close(there)
-        pieces = _all_of(here)
-    assert "there was a little girl named Lily" in b"".join(pieces).decode()
-    assert len([piece for piece in pieces if b"little" in piece or b"Lily" in piece]) == 2
+        said = b""
+        while b"Once upon" not in said:
+            piece = _next_of(here)
+            assert piece, said.decode()
+            said += piece
+        (tmp_path / "seen").touch()
+        assert b"a time" in b"".join(_all_of(here))
 
 
 @pytest.mark.slow

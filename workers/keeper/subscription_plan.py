@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import insort
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,8 +24,10 @@ from math import floor
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from penstock.client.subscription_answers import SubscriptionCounts
+from penstock.intake.item_filter import properties_of
 from penstock.jobs import JobKey
-from penstock.storage.journal.subscription_progress import Decision, Entry, LookCounts, Note, Progress
+from penstock.storage.journal.subscription_progress import Decision, Entry, Note, Progress
 from penstock.storage.journal.subscriptions import Subscription
 
 #: Seconds of the catalogue that one look covers, beside the look-back: a backfill goes on in such steps.
@@ -123,12 +126,16 @@ def is_behind(progress: Progress, window: TimeRange, at: float) -> bool:
 
 
 def plan(
-    subscription: Subscription, progress: Progress, window: TimeRange, items: Sequence[FoundItem], at: float
+    subscription: Subscription, progress: Progress, window: TimeRange, items: Sequence[FoundItem], at: float,
+    unread: Mapping[str, int] | None = None,
 ) -> Plan:  # fmt: skip
-    """Return the decisions on a complete listing of a window, at the time `at`."""
+    """Return the decisions on a complete listing of a window, at the time `at`.
+
+    `unread` counts the items of the listing that cannot be followed, by the reason.
+    """
     listed = _latest(item for item in items if window.start_s <= item.time_s <= window.end_s)
     entries, notes, wanted = dict(progress.entries), list[Note](), list[FoundItem]()
-    tally = dict.fromkeys(LookCounts.__dataclass_fields__, 0) | {"found": len(listed)}
+    tally = Counter(found=len(listed))
     for item in listed:
         entry = entries.get(item.name)
         if entry is not None and item.version in entry.versions:
@@ -152,7 +159,8 @@ def plan(
     room = next((number for number, item in enumerate(wanted[:room]) if not item.document), room)
     jobs = tuple(PlannedJob(subscription.job_key(item.name, item.version), item) for item in wanted[:room])
     tally["waiting"], tally["new"] = len(wanted) - len(jobs), len(jobs)
-    planned = replace(progress, entries=entries, counts=LookCounts(**tally)).noted(*notes)
+    counts = SubscriptionCounts(**tally, unread=dict(unread or {}))
+    planned = replace(progress, entries=entries, counts=counts).noted(*notes)
     return Plan(window, jobs, tuple(wanted[room:]), reason, planned)
 
 
@@ -227,8 +235,7 @@ def version_of(document: Mapping[str, Any]) -> str:
     held = (
         {key: each for key, each in assets.items() if isinstance(each, Mapping)} if isinstance(assets, Mapping) else {}
     )
-    properties = document.get("properties")
-    about = properties if isinstance(properties, Mapping) else {}
+    about = properties_of(document)
     sums = {key: each["file:checksum"] for key, each in held.items() if isinstance(each.get("file:checksum"), str)}
     if sums:
         return _digest(["checksum", sums])

@@ -36,7 +36,7 @@ from penstock.errors import (
 from penstock.formats import RUNS
 from penstock.intake.guard import GuardedClient, TimeLimits
 from penstock.intake.item_area import NamedPolygon, named_polygons, overlaps
-from penstock.intake.item_filter import why_not
+from penstock.intake.item_filter import item_time, why_not
 from penstock.intake.item_inputs import job_input
 from penstock.intake.references import check_reference
 from penstock.intake.submissions import Origin, examine, servable, submission_to
@@ -257,7 +257,7 @@ class SubscriptionPolls:
             subscription.stac, subscription.collections, together([each.geometry for each in polygons]), start, end,
             subscription.filter,
         )  # fmt: skip
-        listing, ends_s = Listing(progress), time.monotonic() + LOOK_S
+        listing, unread, ends_s = Listing(progress), Counter[str](), time.monotonic() + LOOK_S
 
         def check() -> None:
             if self._closing.is_set():
@@ -267,7 +267,10 @@ class SubscriptionPolls:
 
         def take(document: Mapping[str, Any]) -> bool:
             """Add an item to the listing; nothing is left for the search to return."""
-            if (item := found_item(subscription, polygons, document)) is not None:
+            item = found_item(subscription, polygons, document)
+            if isinstance(item, str):
+                unread[item] += 1
+            else:
                 listing.add(item)
             return False
 
@@ -278,11 +281,11 @@ class SubscriptionPolls:
                 raise  # nothing is stored: the next keeper looks anew
             log.warning("subscription.unread", subscription=str(subscription.key), detail=error.detail)
             return failed(subscription, progress, error.detail, at)
-        planned = plan(subscription, progress, window, listing.items, at)
+        planned = plan(subscription, progress, window, listing.items, at, unread)
         after = conclude(subscription, planned, list(self._submitted(subscription, planned.jobs)), at)
         log.info(
             "subscription.looked", subscription=str(subscription.key), found=after.counts.found,
-            submitted=after.counts.new, waiting=after.counts.waiting,
+            submitted=after.counts.new, waiting=after.counts.waiting, unread=unread.total(),
         )  # fmt: skip
         return after
 
@@ -350,19 +353,24 @@ def job_request(subscription: Subscription, item: FoundItem, entry: CatalogueEnt
 
 def found_item(
     subscription: Subscription, polygons: tuple[NamedPolygon, ...], document: Mapping[str, Any]
-) -> FoundItem | None:
-    """Return an item of a listing with its refusal; None for one without an id, a time, or a wanted collection."""
+) -> FoundItem | str:
+    """Return an item of a listing with its refusal; the reason for one that cannot be followed."""
     name, collection = document.get("id"), document.get("collection")
     if collection is None and len(subscription.collections) == 1:
         collection = subscription.collections[0]
-    time_s = _time_of(document)
-    if not isinstance(name, str) or not 0 < len(name) <= _ID_CHARS or not name.isprintable() or time_s is None:
-        return None
-    if document.get("type") != "Feature" or collection not in subscription.collections:
-        return None
-    updated_s = _seconds(_properties(document).get("updated"))
+    # A scene of an interval is complete at its end.
+    at, updated = item_time(document, "datetime", "end_datetime", "start_datetime"), item_time(document, "updated")
+    if document.get("type") != "Feature":
+        return "of another type than Feature"
+    if collection not in subscription.collections:
+        return "of other collections"
+    if not isinstance(name, str) or not 0 < len(name) <= _ID_CHARS or not name.isprintable():
+        return "without a usable id"
+    if at is None:
+        return "without a time"
+    updated_s = None if updated is None else updated.timestamp()
     refusal = _refusal(subscription, polygons, document)
-    return FoundItem(name, str(collection), time_s, version_of(document), updated_s, document, refusal)
+    return FoundItem(name, str(collection), at.timestamp(), version_of(document), updated_s, document, refusal)
 
 
 def _refusal(
@@ -377,23 +385,3 @@ def _refusal(
     if subscription.filter is not None and (reason := why_not(subscription.filter, document)) is not None:
         return Decision.FILTER, reason
     return None
-
-
-def _time_of(document: Mapping[str, Any]) -> float | None:
-    """Return the time of an item in seconds since the epoch: of an interval its end."""
-    properties = _properties(document)
-    times = (_seconds(properties.get(name)) for name in ("datetime", "end_datetime", "start_datetime"))
-    return next((time for time in times if time is not None), None)
-
-
-def _properties(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = document.get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _seconds(text: Any) -> float | None:
-    try:
-        time = datetime.fromisoformat(text)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None

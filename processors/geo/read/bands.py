@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from penstock.errors import InvalidInput, Issue, MissingBands
+from penstock.json_body import shown
 from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.band_identity import Identity, SceneBand, identify, without_numbering
 from penstock.processors.geo.read.band_names import (
@@ -210,7 +211,7 @@ def _order_only(
 
 def _order_note(needed: Sequence[Band], present: Sequence[SceneBand]) -> tuple[str, ...]:
     if len(present) == 1:
-        used = f"The scene's only band, {present[0].name!r}, was used as {needed[0].name}"
+        used = f"The scene's only band, {shown(present[0].name)!r}, was used as {needed[0].name}"
         return (f"{used}: its name says nothing about that.",) if present[0].name else ()
     note = (
         f"The scene's bands have no names that say what they are. They were used in their order as {_names(needed)}. "
@@ -345,12 +346,12 @@ def _names(needed: Sequence[Band]) -> str:
 
 def _listing(present: Sequence[SceneBand], identities: Sequence[Identity] = ()) -> str:
     known = identities or [Identity()] * len(present)
-    shown = [_shown(band, one) for band, one in list(zip(present, known, strict=True))[:_MOST_LISTED]]
-    return ", ".join(shown) + (f" and {len(present) - _MOST_LISTED} more" if len(present) > _MOST_LISTED else "")
+    listed = [_shown(band, one) for band, one in list(zip(present, known, strict=True))[:_MOST_LISTED]]
+    return ", ".join(listed) + (f" and {len(present) - _MOST_LISTED} more" if len(present) > _MOST_LISTED else "")
 
 
 def _shown(band: SceneBand, identity: Identity) -> str:
     told = f"{identity.kinds[0]} by its {identity.origin}" if identity.kinds and identity.origin != "name" else ""
     if band.names:
-        return f"{band.number} {band.names[0]!r}" + (f" ({told})" if told else "")
+        return f"{band.number} {shown(band.names[0])!r}" + (f" ({told})" if told else "")
     return f"{band.number} (unnamed{', ' + told if told else ''})"

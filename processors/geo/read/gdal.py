@@ -48,6 +48,8 @@ os.environ["GDAL_SKIP"] = _skip
 
 #: Marks of message parts with file paths or GDAL internals, which are not shown to users.
 _FOR_PROGRAMMERS = re.compile(r"/|\bmedia\b|\bband \d|\(\)|IReadBlock")
+#: Words by which WKT names files. EPSG:3857 of GDAL has `+nadgrids=@null`, which is none.
+_FILES = re.compile(r"PARAMETERFILE|PROJ4_GRIDS|(?:grids|init|file|catalog|tables)\s*=(?!@null[\s\"])", re.IGNORECASE)
 
 __all__ = [
     "CPLE_BaseError",
@@ -55,6 +57,7 @@ __all__ = [
     "ColorInterp",
     "RasterioError",
     "Resampling",
+    "names_files",
     "pyogrio",
     "rasterio",
     "reading",
@@ -80,6 +83,11 @@ def readable_part(message: str) -> str:
     parts = [part.strip(" .'") for part in re.split(r":\s*", message)]
     sentences = [part for part in parts if " " in part and not _FOR_PROGRAMMERS.search(part)]
     return ": ".join(sentences)
+
+
+def names_files(wkt: str) -> bool:
+    """Return True for WKT that PROJ may read files for, such as grids of a datum."""
+    return _FILES.search(wkt) is not None
 
 
 @contextmanager

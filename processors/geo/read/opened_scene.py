@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.errors import InputError, InvalidInput, MissingBands
+from penstock.json_body import shown
 from penstock.models import Limits
 from penstock.processors.base import Media
 from penstock.processors.geo.mask_kinds import MaskKind, MaskKindName
@@ -194,7 +195,7 @@ class SceneOpener:
                 opened.notes.append("The files beside the scene were not used: they belong to raster files.")
             etag = self.media.etag(part.media)
             for raster in product.rasters:
-                own = f"{raster.name} in {file_name(part.media)}"
+                own = f"{shown(raster.name)} in {file_name(part.media)}"
                 opened.add(part, InputFile(part.media, path, etag, raster.scene, own), None)
             opened.take(part.media, path, etag, product)
             return

@@ -18,15 +18,13 @@ from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
 from penstock.errors import InvalidInput, Issue, MediaUnreadable
-from penstock.processors.geo.read.gdal import CRSError, rasterio
+from penstock.processors.geo.read.gdal import CRSError, names_files, rasterio
 from penstock.processors.geo.read.raster import Scene
 
 #: Deviation of corners in pixels beyond which the item contradicts its file.
 _TOLERANCE_PX: Final = 1.0
 #: Code of an authority.
 _CODE: Final = re.compile(r"[A-Za-z]{2,12}:[0-9A-Za-z]{1,16}")
-#: Words of WKT that can name files.
-_NAMES_FILES: Final = re.compile(r"EXTENSION|PARAMETERFILE|nadgrids|geoidgrids", re.IGNORECASE)
 _WHOLE_TRANSFORM: Final = (6, 9)
 _WHOLE_BBOX: Final = (4, 6)
 #: Fields of the CRS, best first.
@@ -152,7 +150,7 @@ def _crs_of(name: str, value: Any) -> tuple[Any, str]:
                 raise _unreadable(name, text)
             return rasterio.crs.CRS.from_string(text), text
         wkt = CRS.from_json_dict(value).to_wkt() if isinstance(value, dict) else value
-        if not isinstance(wkt, str) or _NAMES_FILES.search(wkt):
+        if not isinstance(wkt, str) or names_files(wkt):
             raise _unreadable(name, str(value))
         return rasterio.crs.CRS.from_wkt(wkt), name
     except (CRSError, ProjError) as error:

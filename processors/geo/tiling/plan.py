@@ -41,9 +41,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 
@@ -206,11 +208,9 @@ class Plan:
         """Yield index, row, tiles along the columns, and panel of each strip with work."""
         for number, panel in enumerate(self.panels):
             first, columns = number * len(self.rows), self._columns(panel)
-            for index, row in enumerate(self.rows, start=first):
+            for index, row in enumerate(self.rows if columns else (), start=first):
                 reached = self._reached(index - first, first)
-                if columns and any(
-                    later not in restored and self._has_rows(self.rows[later - first]) for later in reached
-                ):
+                if any(later not in restored and self._has_rows(self.rows[later - first]) for later in reached):
                     yield index, row, columns, panel
 
     def _has_rows(self, row: Cut) -> bool:
@@ -222,8 +222,7 @@ class Plan:
     def _reached(self, at: int, first: int) -> range:
         """Return the strips to which the tiles of a row contribute: its own strip and possibly later ones."""
         bottom = self.rows[at].window_stop if self.averaged else self.rows[at].stop
-        later = (row.start < bottom for row in self.rows[at:])
-        return range(first + at, first + at + sum(later))
+        return range(first + at, first + bisect_left(self.rows, bottom, lo=at, key=attrgetter("start")))
 
     def _columns(self, panel: tuple[Cut, ...]) -> Columns:
         if self.whole:

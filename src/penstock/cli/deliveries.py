@@ -22,8 +22,7 @@ deliveries_app = typer.Typer(
 def list_deliveries(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the deliveries of a job's events. Each try is in `penstock trace JOB`."""
     with connect(url) as client:
-        found = client.deliveries(job_id)
-    show_all(found, as_json, show_deliveries)
+        show_all(client.deliveries(job_id), as_json, show_deliveries)
 
 
 @deliveries_app.command()
@@ -35,8 +34,7 @@ def redeliver(
 ) -> None:
     """Send an event again, or before it is due, at once, with the same id and the same bytes."""
     with connect(url) as client:
-        delivery = client.redeliver(job_id, delivery_id)
-    show_one(delivery, as_json, show_deliveries)
+        show_one(client.redeliver(job_id, delivery_id), as_json, show_deliveries)
 
 
 @deliveries_app.command("dead-letters")
@@ -51,12 +49,9 @@ def dead_letters(
     with connect(url, patience_s=FOLLOWING_S if again else REQUEST_S) as client:
         if again:
             sent = client.redeliver_dead(endpoint_id=endpoint_id)
+            print_json({"deliveries": sent}) if as_json else out.print(f"{sent} deliveries are sent again")
         else:
-            found = client.dead_deliveries(endpoint_id=endpoint_id, limit=limit)
-    if again:
-        print_json({"deliveries": sent}) if as_json else out.print(f"{sent} deliveries are sent again")
-    else:
-        show_all(found, as_json, show_deliveries)
+            show_all(client.dead_deliveries(endpoint_id=endpoint_id, limit=limit), as_json, show_deliveries)
 
 
 def show_deliveries(deliveries: Sequence[WebhookDelivery]) -> None:

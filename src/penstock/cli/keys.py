@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.display import err, out, print_json, table
-from penstock.cli.options import EPILOG, AsJson, Data
+from penstock.cli.options import EPILOG, AsJson, Data, begin_of
 from penstock.cli.upkeep import opened
 from penstock.errors import ConfigError
 
@@ -168,17 +168,12 @@ def _end(text: str, now_s: float) -> float:
     """Return a key's expiry (seconds since the epoch): in `90d`, `12h` or `30m`, or a date or time in UTC."""
     found = re.fullmatch(r"(\d{1,6})([mhd])", text)
     try:
-        ends_s = now_s + int(found[1]) * _UNITS_S[found[2]] if found is not None else _moment_s(text)
-    except ValueError as error:
+        ends_s = begin_of(text).timestamp() if found is None else now_s + int(found[1]) * _UNITS_S[found[2]]
+    except typer.BadParameter as error:
         raise typer.BadParameter(f"--expires {text!r}: write 90d, 12h, 30m or a date like 2027-01-31") from error
     if ends_s <= now_s:
         raise typer.BadParameter(f"--expires {text}: lies in the past")
     return ends_s
-
-
-def _moment_s(text: str) -> float:
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _public_fields(record: KeyRecord, now_s: float, fingerprint: str | None = None) -> dict[str, Any]:

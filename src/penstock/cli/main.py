@@ -37,6 +37,7 @@ from penstock.cli.failures import exit_code, problem, sentence, wants_json
 from penstock.cli.files import download, save, upload, wait
 from penstock.cli.keys import keys_app
 from penstock.cli.logs import logs
+from penstock.cli.mcp import mcp
 from penstock.cli.model_help import ModelCommand, plain_words, show_help, wants_help
 from penstock.cli.models import models_app
 from penstock.cli.options import (
@@ -103,7 +104,7 @@ app.add_typer(tenants_app, name="tenants")
 _FIELDS_TOO = {"ignore_unknown_options": True}
 app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)(run)
 app.command("serve", epilog=EPILOG)(serve)
-for _command in (upload, wait, download, logs, reproduce, search, watch):
+for _command in (upload, wait, download, logs, mcp, reproduce, search, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,6 +91,22 @@ def pairs(texts: list[str], option: str) -> dict[str, str]:
     if wrong:
         raise typer.BadParameter(f"{option} {wrong[0]}: write it as key=value")
     return dict(text.split("=", 1) for text in texts)
+
+
+def begin_of(text: str) -> datetime:
+    """Return a time, or the begin of a day; without a zone in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"{text[:100]}: write 2026-05-31 or 2026-05-31T12:00:00Z") from error
+
+
+def end_of(text: str) -> datetime:
+    """Return a time, or the end of a day; without a zone in UTC."""
+    at = begin_of(text)
+    with_time = len(text) > len("2026-05-31") or "T" in text
+    return at if with_time else at.replace(hour=23, minute=59, second=59, microsecond=999_999)
 
 
 class Waits:

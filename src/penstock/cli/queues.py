@@ -28,8 +28,7 @@ Named = Annotated[str, typer.Option("--queue", metavar="QUEUE", help="Name of th
 def list_queues(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the queues with their depth and throughput."""
     with connect(url) as client:
-        found = client.queues()
-    show_all(found, as_json, _show)
+        show_all(client.queues(), as_json, _show)
 
 
 @queues_app.command()
@@ -87,16 +86,14 @@ def list_dead_letters(
 ) -> None:
     """List the dead letters of a queue, newest first. `penstock retry JOB` runs one again."""
     with connect(url) as client:
-        jobs = client.dead_letters(queue, limit=limit)
-    show_all(jobs, as_json, _show_dead)
+        show_all(client.dead_letters(queue, limit=limit), as_json, _show_dead)
 
 
 @dead_letters_app.command()
 def requeue(queue: Named = "default", url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Run all dead letters of a queue again, as new jobs."""
     with connect(url, patience_s=FOLLOWING_S) as client:
-        jobs = client.requeue_dead_letters(queue)
-    show_all(jobs, as_json, _show_new)
+        show_all(client.requeue_dead_letters(queue), as_json, _show_new)
 
 
 def _show_dead(jobs: Sequence[Job]) -> None:

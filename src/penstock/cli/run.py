@@ -163,8 +163,8 @@ def _lacks(schema: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
     return not Draft202012Validator(schema).is_valid(document) and not sys.stdin.isatty()
 
 
-def read_document(whole: str | None) -> dict[str, Any]:
-    """Return the object in `--input`, given as JSON or as a file; raise `UsageProblem` for anything else."""
+def read_document(whole: str | None, option: str = "--input") -> dict[str, Any]:
+    """Return the object in an option, given as JSON or as a file; raise `UsageProblem` for anything else."""
     if whole is None:
         return {}
     try:
@@ -172,11 +172,11 @@ def read_document(whole: str | None) -> dict[str, Any]:
         text = given if given.startswith("{") else Path(whole).read_text(encoding="utf-8-sig")
         document = json.loads(text)
     except OSError as error:
-        raise UsageProblem(f"--input {whole}: neither a JSON object nor a file: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageProblem(f"--input: not JSON: {error}") from error
+        raise UsageProblem(f"{option} {whole}: neither a JSON object nor a file: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageProblem(f"{option}: not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise UsageProblem("--input: must be a JSON object")
+        raise UsageProblem(f"{option}: must be a JSON object")
     return document
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 from urllib.parse import urlsplit
 
 import typer
 
 from penstock.cli.display import err, fitted, out, print_json
-from penstock.cli.options import JOB_FAILED, AsJson, Data
+from penstock.cli.options import JOB_FAILED, AsJson, Data, begin_of, end_of
+from penstock.cli.run import read_document
 from penstock.cli.upkeep import load
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.intake.item_area import NamedPolygon
 
-#: Characters of a day in `--from` and `--to`.
-_DAY_CHARS = len("2026-05-01")
 #: Characters of an id that are printed.
 _ID_CHARS = 500
 #: A file that is said to have this many bytes or more is not counted.
@@ -32,11 +29,15 @@ def search(
     collection: Annotated[str, typer.Argument(help="Id of the collection, such as sentinel-2-l2a.")],
     stac: Annotated[str, typer.Option("--stac", metavar="URL", help="Landing page of the STAC API.")],
     area: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--area", metavar="FILE", help="GeoJSON with a polygon, in longitude and latitude."),
     ] = None,
-    begin: Annotated[str | None, typer.Option("--from", metavar="DAY|TIME", help="Earliest time (UTC).")] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="DAY|TIME", help="Latest time; a day is included.")] = None,
+    begin: Annotated[
+        datetime | None, typer.Option("--from", metavar="DAY|TIME", parser=begin_of, help="Earliest time (UTC).")
+    ] = None,
+    end: Annotated[
+        datetime | None, typer.Option("--to", metavar="DAY|TIME", parser=end_of, help="Latest time, or last day (UTC).")
+    ] = None,
     cloud_below: Annotated[
         float | None, typer.Option("--cloud-below", metavar="PERCENT", help="Only scenes with less cloud.")
     ] = None,
@@ -63,14 +64,17 @@ def search(
     from penstock.config_tables import DEFAULT_TENANT
     from penstock.intake.guard import GuardedClient
     from penstock.intake.item_area import overlaps
-    from penstock.intake.item_filter import why_not
-    from penstock.intake.stac_search import StacSearch, StacSearches, item_time, together
+    from penstock.intake.item_filter import item_time, why_not
+    from penstock.intake.stac_search import StacSearch, StacSearches, together
 
     _check_output(jobs, ids=ids, as_json=as_json)
-    document, polygons = (None, ()) if area is None else _area(area)
+    if begin is not None and end is not None and begin > end:
+        raise typer.BadParameter(f"--from {begin:%Y-%m-%dT%H:%M:%SZ} lies after --to {end:%Y-%m-%dT%H:%M:%SZ}")
+    document = None if area is None else read_document(area, "--area")
+    polygons = () if document is None else _polygons(document)
     passing = _filter(condition, cloud_below)
     geometry = together([each.geometry for each in polygons])
-    wanted = StacSearch(stac, [collection], geometry, *_times(begin, end), passing)
+    wanted = StacSearch(stac, [collection], geometry, begin, end, passing)
     searches = StacSearches(GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
 
     def fits(item: Mapping[str, Any]) -> bool:
@@ -78,7 +82,7 @@ def search(
         return there and (passing is None or why_not(passing, item) is None)
 
     found = searches.items(wanted, fits, limit)
-    items = sorted(found, key=lambda item: (item_time(item) or "", str(item.get("id"))))
+    items = sorted(found, key=lambda item: (item_time(item) or datetime.min.replace(tzinfo=UTC), str(item.get("id"))))
     if not items:
         err.print(f"penstock: no item of {collection} matches: search a longer time, a larger area or more cloud")
         raise typer.Exit(JOB_FAILED)
@@ -102,8 +106,8 @@ def _print(
     items: Sequence[Mapping[str, Any]], jobs: str | None, area: Mapping[str, Any] | None, *, ids: bool, as_json: bool
 ) -> None:
     """Print items as the lines of a batch with this kind of jobs, as GeoJSON, as ids or as a table."""
-    from penstock.intake.item_filter import shown
     from penstock.intake.stac_jobs import JobKind, batch_lines
+    from penstock.json_body import shown
 
     if jobs is not None:
         for line in batch_lines(items, cast("JobKind", jobs), area):
@@ -130,20 +134,16 @@ def _allowing(settings: Settings, url: str) -> Settings:
     return settings.model_copy(update={"allowed_hosts": hosts, "fetch_any_public_host": True})
 
 
-def _area(path: Path) -> tuple[Mapping[str, Any], Sequence[NamedPolygon]]:
-    """Return the document of an area, and its polygons."""
+def _polygons(area: Mapping[str, Any]) -> Sequence[NamedPolygon]:
+    """Return the polygons of `--area`."""
     from penstock.errors import InvalidRequest
-    from penstock.intake.item_area import named_polygons
+    from penstock.intake.item_area import check_degrees, named_polygons
 
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-        return document, named_polygons(document, place="")
-    except OSError as error:
-        raise typer.BadParameter(f"--area {path}: {error.strerror}") from error
+        check_degrees(polygons := named_polygons(area, place=""), place="")
     except InvalidRequest as error:
-        raise typer.BadParameter(f"--area {path}: no area: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"--area {path}: not GeoJSON: {error}") from error
+        raise typer.BadParameter(f"--area: no area: {error}") from error
+    return polygons
 
 
 def _filter(text: str | None, cloud_below: float | None) -> str | None:
@@ -161,36 +161,15 @@ def _filter(text: str | None, cloud_below: float | None) -> str | None:
     return " AND ".join(both) or None
 
 
-def _times(begin: str | None, end: str | None) -> tuple[datetime | None, datetime | None]:
-    """Return the times of `--from` and `--to`."""
-    first, last = _time("--from", begin, last=False), _time("--to", end, last=True)
-    if first is not None and last is not None and first > last:
-        raise typer.BadParameter(f"--from {begin} lies after --to {end}")
-    return first, last
-
-
-def _time(option: str, text: str | None, *, last: bool) -> datetime | None:
-    """Return a time; for a day, its begin or, as the `last` one, its end. Without a zone it is in UTC."""
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-        at = at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(f"{option} {text}: write 2026-05-31 or 2026-05-31T12:00:00Z") from error
-    return at + timedelta(days=1, seconds=-1) if last and len(text) == _DAY_CHARS else at
-
-
 def _row(item: Mapping[str, Any]) -> Sequence[str]:
-    from penstock.intake.item_filter import shown
-    from penstock.intake.stac_search import item_time
+    from penstock.intake.item_filter import item_time, properties_of
+    from penstock.json_body import shown
 
-    held, assets = item.get("properties"), item.get("assets")
-    cloud = held.get("eo:cloud_cover") if isinstance(held, dict) else None
+    at, cloud, assets = item_time(item), properties_of(item).get("eo:cloud_cover"), item.get("assets")
     listed = [each for each in assets.values() if isinstance(each, dict)] if isinstance(assets, dict) else []
     total = sum(size for each in listed if isinstance(size := each.get("file:size"), int) and 0 < size < _SIZE_BYTES)
     return (
-        shown(item_time(item) or "", 19).replace("T", " "),
+        "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}",
         f"{cloud:.1f} %" if isinstance(cloud, int | float) and 0 <= cloud <= 100 else "",
         shown(item.get("id"), _ID_CHARS),
         f"{total / 1e6:,.1f} MB" if total else "",

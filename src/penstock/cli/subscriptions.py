@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import err, fitted, moment, out, show_all, show_deleted, show_one
-from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Params, Url, Whole, connect
+from penstock.cli.display import err, fitted, moment, out, show_all, show_deleted, show_one, show_rows
+from penstock.cli.options import DEFAULT_URL, EPILOG, JOB_FAILED, OK, AsJson, Params, Url, Whole, begin_of, connect
 from penstock.jobs import Priority
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.client.subscription_answers import Subscription
 
 subscriptions_app = typer.Typer(
@@ -39,15 +39,6 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2]]
 
 
-def _date(text: str) -> datetime:
-    """Return a date, or a time with or without a zone, as a time; without a zone in UTC, as catalogues' times are."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text}: write a date such as 2026-01-31, or a time") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
 @subscriptions_app.command()
 def create(
     name: Name,
@@ -56,9 +47,7 @@ def create(
         list[str], typer.Option("--collection", metavar="ID", help="A collection; may be repeated.")
     ],
     model: Annotated[str, typer.Option(help="Model of the jobs: see `penstock models`.")],
-    area: Annotated[
-        Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="GeoJSON; other items are skipped.")
-    ] = None,
+    area: Annotated[str | None, typer.Option(metavar="FILE", help="GeoJSON; other items are skipped.")] = None,
     wanted: Annotated[
         str | None, typer.Option("--filter", metavar="CQL2", help='Condition on items: "eo:cloud_cover < 20".')
     ] = None,
@@ -73,7 +62,7 @@ def create(
     ] = "10d",  # type: ignore[assignment]
     since: Annotated[
         datetime | None,
-        typer.Option("--from", metavar="DATE", parser=_date, help="Begin with items of this date [now]."),
+        typer.Option("--from", metavar="DATE", parser=begin_of, help="Begin with items of this date [now]."),
     ] = None,
     max_jobs_a_day: Annotated[int | None, typer.Option(min=1, metavar="N", help="Jobs in a UTC day, at most.")] = None,
     param: Params = None,
@@ -94,8 +83,9 @@ def create(
     with connect(url) as client:
         schema = client.model(model).input_schema if param else {}
         made = client.create_subscription(
-            name, stac=stac, collections=collections, model=model, area=None if area is None else _geojson(area),
-            filter=wanted, input={**read_document(whole), **parse_params(param or [], schema)} or None,
+            name, stac=stac, collections=collections, model=model, filter=wanted,
+            area=None if area is None else read_document(area, "--area"),
+            input={**read_document(whole), **parse_params(param or [], schema)} or None,
             priority=priority, every_s=every_s, look_back_s=look_back_s, since=since, max_jobs_a_day=max_jobs_a_day,
             webhook=webhook, condition=condition,
         )  # fmt: skip
@@ -106,8 +96,7 @@ def create(
 def list_subscriptions(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the subscriptions: their state, last look and jobs."""
     with connect(url) as client:
-        found = client.subscriptions()
-    show_all(found, as_json, _show)
+        show_all(client.subscriptions(), as_json, _show)
 
 
 @subscriptions_app.command()
@@ -141,16 +130,6 @@ def delete(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     show_deleted(name, as_json)
 
 
-def _geojson(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"--area {path}: not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise typer.BadParameter(f"--area {path}: must be a GeoJSON object")
-    return document
-
-
 def _show(found: Sequence[Subscription]) -> None:
     columns = ("subscription", "state", "model", "jobs", "last look", "seen until", "catalogue")
     rows = [
@@ -171,6 +150,8 @@ def _show_whole(found: Sequence[Subscription]) -> None:
             f"last look: {seen.found} items: {seen.new} new, {seen.done} done before, {seen.filtered} filtered, "
             f"{seen.outside} outside the area, {seen.waiting} waiting"
         )
+        for reason, number in seen.unread.items():
+            out.print(f"passed over: {number} {'item' if number == 1 else 'items'} {reason}")
         rows = [
             (_time(note.at), note.decision, note.item, _time(note.time), note.job or "", note.reason)
             for note in each.notes
@@ -178,10 +159,11 @@ def _show_whole(found: Sequence[Subscription]) -> None:
         if rows:
             columns = ("decided", "decision", "item", "time of the item", "job", "reason")
             out.print(fitted(out, columns, rows, omit=("time of the item", "job")))
-        _show_results(each)
+        show_results(out, each)
 
 
-def _show_results(found: Subscription) -> None:
+def show_results(console: Console, found: Subscription) -> None:
+    """Print the latest results of a subscription; in a terminal, with their areas below."""
     rows = [
         (
             each.item, _time(each.time), "" if each.changed is None else "yes" if each.changed else "no",
@@ -190,9 +172,9 @@ def _show_results(found: Subscription) -> None:
         for each in found.results
     ]  # fmt: skip
     if rows:
-        out.print(f"results: {found.collection_url}")
+        console.print(f"results: {found.collection_url}")
         columns = ("result of", "time of the item", "changed", "areas", "STAC item")
-        out.print(fitted(out, columns, rows, omit=("STAC item", "changed", "areas")))
+        show_rows(console, columns, rows, omit=("STAC item", "changed"), below="areas")
 
 
 def _quantities(m2: Mapping[str, float]) -> str:

@@ -50,8 +50,7 @@ def create(
 def list_endpoints(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the endpoints."""
     with connect(url) as client:
-        found = client.webhook_endpoints()
-    show_all(found, as_json, _show)
+        show_all(client.webhook_endpoints(), as_json, _show)
 
 
 @webhooks_app.command()
@@ -122,8 +121,7 @@ def deliveries(
 ) -> None:
     """List the deliveries to an endpoint, newest first."""
     with connect(url) as client:
-        found = client.endpoint_deliveries(endpoint_id, limit=limit).deliveries
-    show_all(found, as_json, show_deliveries)
+        show_all(client.endpoint_deliveries(endpoint_id, limit=limit).deliveries, as_json, show_deliveries)
 
 
 def _show_secret(endpoint: WebhookEndpoint, as_json: bool) -> None:

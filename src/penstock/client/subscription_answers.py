@@ -35,6 +35,8 @@ class SubscriptionCounts:
     filtered: int = 0
     outside: int = 0
     waiting: int = 0
+    #: Items that are passed over, by the reason, such as `without a time`.
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,4 +212,6 @@ def secret_of(profile: AccessProfile) -> str:
     try:
         return profile.secret.read()
     except ConfigError as error:
-        raise FetchFailed(f"the access profile {profile.name!r} has no secret on this worker: {error.detail}") from None
+        raise FetchFailed(
+            f"the access profile {profile.name!r} has no secret on this machine: {error.detail}"
+        ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any
 
 import cql2
@@ -13,6 +14,11 @@ from penstock.json_body import validated
 
 #: Codes of the CRS of an area: degrees, longitude first.
 _DEGREES = frozenset({"EPSG:4326", "OGC:CRS84"})
+
+
+#: Pairs of edges of a polygon that are compared: a second's work, which only polygons of many long edges reach.
+_MOST_COMPARED = 1_000_000
+_Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,57 @@ def named_polygons(area: Mapping[str, Any], *, place: str = "/area") -> tuple[Na
     if twice is not None:
         raise InvalidRequest(errors=[Issue(place, f"has two polygons named {twice!r}")])
     return tuple(map(NamedPolygon, names, geometries))
+
+
+def check_degrees(polygons: Sequence[NamedPolygon], *, place: str = "/area") -> None:
+    """Raise `InvalidRequest`, pointing to `place`, for polygons for which no catalogue and no job has results.
+
+    A position beyond the degrees of the earth, an open ring, or edges that cross: subscriptions of older releases have
+    such polygons, so `named_polygons` returns them.
+    """
+    for polygon in polygons:
+        if (wrong := _wrong_with(polygon.geometry)) is not None:
+            raise InvalidRequest(errors=[Issue(place, f"{wrong} ({polygon.name})")])
+
+
+def polygons_of(geometry: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the rings of each polygon of a GeoJSON polygon or multipolygon."""
+    coordinates: Sequence[Any] = geometry["coordinates"]
+    return [coordinates] if geometry["type"] == "Polygon" else coordinates
+
+
+def _wrong_with(geometry: Mapping[str, Any]) -> str | None:
+    rings = [[(point[0], point[1]) for point in ring] for part in polygons_of(geometry) for ring in part]
+    for x, y in chain(*rings):
+        if abs(x) > 180:
+            return f"has the longitude {x:.10g}: write degrees from -180 to 180, of an area across 180 in two polygons"
+        if abs(y) > 90:
+            return f"has the latitude {y:.10g}: write degrees from -90 to 90, after the longitude"
+    if any(ring[0] != ring[-1] for ring in rings):
+        return "has a ring that is not closed: its last position must repeat the first"
+    crossing = _crossing(rings)
+    return None if crossing is None else "has edges that cross, such as that from {:.10g}, {:.10g}".format(*crossing)
+
+
+def _crossing(rings: Sequence[Sequence[_Point]]) -> _Point | None:
+    """Return the western end of an edge that crosses another one; None also after `_MOST_COMPARED` pairs of edges."""
+    edges = sorted((min(ends), max(ends)) for ring in rings for ends in pairwise(ring))
+    beside, compared = list[tuple[_Point, _Point]](), 0
+    for west, east in edges:
+        beside = [edge for edge in beside if edge[1][0] >= west[0]]
+        compared += len(beside)
+        if compared > _MOST_COMPARED:
+            return None
+        if any(_side(*edge, west) * _side(*edge, east) < 0 > _side(west, east, edge[0]) * _side(west, east, edge[1])
+               for edge in beside):  # fmt: skip
+            return west
+        beside.append((west, east))
+    return None
+
+
+def _side(start: _Point, end: _Point, point: _Point) -> float:
+    """Return a number above 0 for a point on the left of a line, below 0 on its right, and 0 on it."""
+    return (end[0] - start[0]) * (point[1] - start[1]) - (end[1] - start[1]) * (point[0] - start[0])
 
 
 def overlaps(polygons: Sequence[NamedPolygon], footprint: Any) -> bool:

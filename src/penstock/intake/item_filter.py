@@ -18,11 +18,10 @@ from typing import Any
 import cql2
 
 from penstock.errors import InvalidRequest, Issue
+from penstock.json_body import shown
 
 #: Characters of a filter, and parentheses and `NOT`s in it, at most: the parser is recursive.
 MAX_CHARS, MAX_NESTED = 1000, 30
-#: Characters of a value in a reason, at most.
-_SHOWN_CHARS = 60
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
     {
@@ -167,16 +166,11 @@ def _said(truth: bool | None, node: Any, item: Mapping[str, Any]) -> Judgement:
     return Judgement(truth, f"{have}, but must be {_text(node)}" if have else f"{_text(node)} is false")
 
 
-def shown(value: Any, most: int = _SHOWN_CHARS) -> str:
-    """Return a value of a catalogue, `most` characters of it, without those that would control a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in str(value)[:most])
-
-
 def _compared(name: str, left: Any, right: Any, item: Mapping[str, Any]) -> bool | None:
     """Return the result of a comparison; None for a missing value, and for values of two kinds."""
     first, second = _value(left, item), _value(right, item)
     if isinstance(first, datetime) != isinstance(second, datetime):
-        first, second = _time(first), _time(second)
+        first, second = parsed_time(first), parsed_time(second)
     if first is None or second is None or _kind(first) is not _kind(second):
         return None
     return _COMPARISONS[name](first, second)
@@ -187,15 +181,13 @@ def _value(node: Any, item: Mapping[str, Any]) -> Any:
         case {"property": str(name)}:
             return _property(name, item)
         case {"timestamp": str(text)} | {"date": str(text)}:
-            return _time(text)
+            return parsed_time(text)
         case _:
             return node
 
 
 def _property(name: str, item: Mapping[str, Any]) -> Any:
-    properties = item.get("properties")
-    held = properties if isinstance(properties, Mapping) else {}
-    value = item.get(name) if name in _MEMBERS else held.get(name.removeprefix("properties."))
+    value = item.get(name) if name in _MEMBERS else properties_of(item).get(name.removeprefix("properties."))
     return value if isinstance(value, str | int | float) else None
 
 
@@ -203,14 +195,28 @@ def _kind(value: Any) -> type:
     return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
 
 
-def _time(value: Any) -> datetime | None:
-    if isinstance(value, datetime):
-        return value
+def properties_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the properties of an item; none for one that has no object there."""
+    found = item.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def item_time(item: Mapping[str, Any], *names: str) -> datetime | None:
+    """Return the first of an item's properties of these names that is a time, in UTC; None if it has none.
+
+    Without names: its time, or the start of its interval.
+    """
+    names = names or ("datetime", "start_datetime")
+    return next(filter(None, (parsed_time(properties_of(item).get(name)) for name in names)), None)
+
+
+def parsed_time(value: Any) -> datetime | None:
+    """Return a time of a catalogue in UTC, which it also has without a zone; None for anything that is no time."""
     try:
-        time = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
         return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _like(value: str, pattern: str) -> bool:

@@ -1,13 +1,18 @@
-"""Requests of raster jobs for the items of a search: one for each item, for each day, or for all. Pure."""
+"""Requests of raster jobs for the items of a search: one for each item, for each day, or for all. Pure.
+
+The days are solar ones: UTC and an hour for each 15 degrees to the east. Midnight of UTC falls into the morning of
+Sydney, where satellites take their images: one pass would be of two days.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from datetime import timedelta
 from typing import Any, Literal
 
 from penstock.errors import InvalidInput
-from penstock.intake.stac_search import item_time
+from penstock.intake.item_filter import item_time
+from penstock.json_body import shown
 
 JobKind = Literal["scene", "mosaic", "series"]
 
@@ -17,13 +22,15 @@ def batch_lines(
 ) -> list[dict[str, Any]]:
     """Return the lines of a batch for items in the order of time.
 
-    `scene`: a job for each item. `mosaic`: a job for each day (UTC) with its items as one scene. `series`: one job
-    whose dates are the days. `area` becomes the area of each job. Raises `InvalidInput` for an item without
-    an id or a time.
+    `scene`: a job for each item. `mosaic`: a job for each solar day, at the longitude of the first item, with its items
+    as one scene. `series`: one job whose dates are the days. `area` becomes the area of each job. Raises
+    `InvalidInput` for an item without an id or a time.
     """
     if kind == "scene":
         return [_line(_id(item), {"stac": _alone(item)}, area) for item in items]
-    days = {day: list(found) for day, found in groupby(items, key=_day)}
+    days, shift = dict[str, list[Mapping[str, Any]]](), timedelta(hours=_longitude(items[0]) / 15)
+    for item in items:
+        days.setdefault(_day(item, shift), []).append(item)
     if kind == "mosaic":
         return [_line(day, _of_day(found), area) for day, found in days.items()]
     first, last = next(iter(days)), next(reversed(days))
@@ -51,8 +58,15 @@ def _id(item: Mapping[str, Any]) -> str:
     return str(item["id"])
 
 
-def _day(item: Mapping[str, Any]) -> str:
+def _longitude(item: Mapping[str, Any]) -> float:
+    """Return the western edge of an item in degrees; 0 for one without a usable `bbox`."""
+    bbox = item.get("bbox")
+    west = bbox[0] if isinstance(bbox, list) and bbox else 0
+    return west if isinstance(west, int | float) and abs(west) <= 180 else 0
+
+
+def _day(item: Mapping[str, Any], shift: timedelta) -> str:
     time = item_time(item)
-    if time is None:
-        raise InvalidInput(f"The item {item.get('id')} has no time, so it belongs to no day: search for scenes.")
-    return time[:10]
+    if time is None or not 1 < time.year < 9999:
+        raise InvalidInput(f"The item {shown(item.get('id'))} has no time, so it belongs to no day: search for scenes.")
+    return (time + shift).date().isoformat()

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from http import HTTPStatus
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
 import pystac
 from pystac_client import ItemSearch
@@ -22,7 +22,9 @@ from penstock.errors import FetchFailed, InvalidInput, MediaNotFound, MediaUnrea
 from penstock.intake.connections import no_check
 from penstock.intake.credentials import is_passing
 from penstock.intake.guard import GuardedClient
-from penstock.intake.item_filter import expression, shown
+from penstock.intake.item_area import polygons_of
+from penstock.intake.item_filter import expression
+from penstock.json_body import shown
 from penstock.processors.links import collection_items
 
 #: Bytes of one answer of a STAC API, items of a page, answers and items of one search, at most.
@@ -74,7 +76,7 @@ class StacSearches:
         host = urlsplit(wanted.url).netloc.rpartition("@")[2]
         io = _GuardedIO(self)
         with _translated(host):
-            api = _Api(root := wanted.url.rstrip("/").removesuffix("/search"), io.read_json(root))
+            api = _Api(root := _moved(wanted.url, lambda path: path.removesuffix("/search")), io.read_json(root))
             for name in dict.fromkeys(wanted.collections):
                 _require_collection(api, io, name, host)
             place, posts = api.search()
@@ -84,7 +86,7 @@ class StacSearches:
                 method="POST" if posts else "GET",
                 stac_io=io,
                 collections=list(wanted.collections),
-                datetime=_span(wanted),
+                datetime=(wanted.begin, wanted.end) if wanted.begin or wanted.end else None,
                 limit=PAGE_ITEMS if most is None else min(PAGE_ITEMS, most),
                 **_place(wanted.geometry, posts=posts),
                 **_filter(api, wanted.filter, posts=posts),
@@ -100,25 +102,12 @@ def _bounded(items: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         yield item
 
 
-def item_time(item: Mapping[str, Any]) -> str | None:
-    """Return the time of an item as it is written, or the start of its interval; None if it has none."""
-    properties = item.get("properties")
-    named = properties if isinstance(properties, Mapping) else {}
-    found = named.get("datetime") or named.get("start_datetime")
-    return found if isinstance(found, str) else None
-
-
 def together(geometries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return GeoJSON polygons and multipolygons as one geometry; None without any."""
-    polygons = [polygon for geometry in geometries for polygon in _polygons(geometry)]
+    polygons = [polygon for geometry in geometries for polygon in polygons_of(geometry)]
     if len(polygons) < 2:
         return {"type": "Polygon", "coordinates": polygons[0]} if polygons else None
     return {"type": "MultiPolygon", "coordinates": polygons}
-
-
-def _polygons(geometry: Mapping[str, Any]) -> list[Any]:
-    coordinates: list[Any] = geometry["coordinates"]
-    return [coordinates] if geometry["type"] == "Polygon" else coordinates
 
 
 def _place(geometry: Mapping[str, Any] | None, *, posts: bool) -> dict[str, Any]:
@@ -127,13 +116,15 @@ def _place(geometry: Mapping[str, Any] | None, *, posts: bool) -> dict[str, Any]
         return {}
     if posts:
         return {"intersects": geometry}
-    points = [point for polygon in _polygons(geometry) for point in polygon[0]]
+    points = [point for polygon in polygons_of(geometry) for point in polygon[0]]
     xs, ys = [point[0] for point in points], [point[1] for point in points]
     return {"bbox": [min(xs), min(ys), max(xs), max(ys)]}
 
 
-def _span(wanted: StacSearch) -> tuple[datetime | str | None, datetime | str | None] | None:
-    return None if wanted.begin is None and wanted.end is None else (wanted.begin, wanted.end)
+def _moved(address: str, move: Callable[[str], str]) -> str:
+    """Return an address with another path, made of its own without a final slash; its query stays."""
+    scheme, host, path, query, fragment = urlsplit(address)
+    return urlunsplit((scheme, host, move(path.rstrip("/")), query, fragment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +147,8 @@ class _Api:
 
     def place(self, link: Mapping[str, Any] | None, usual: str) -> str:
         """Return the address of a link; without one, the usual address below the landing page."""
-        return f"{self.url}/{usual}" if link is None else urljoin(f"{self.url}/", link["href"])
+        place = _moved(self.url, lambda path: f"{path}/{usual}")
+        return place if link is None else urljoin(place, link["href"])
 
     def search(self) -> tuple[str, bool]:
         """Return the address of the search, and True if it takes POST.
@@ -185,7 +177,7 @@ def _require_collection(api: _Api, io: StacApiIO, name: str, host: str) -> None:
         return
     place = api.place(next(iter(api.links("data")), None), "collections")
     try:
-        io.read_json(f"{place}/{quote(name, safe='')}")
+        io.read_json(_moved(place, lambda path: f"{path}/{quote(name, safe='')}"))
     except APIError as error:
         if error.status_code != HTTPStatus.NOT_FOUND:
             raise

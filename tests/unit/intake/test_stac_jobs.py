@@ -51,6 +51,31 @@ def test_the_items_of_a_day_are_one_scene_and_days_are_dates() -> None:
     assert [date["stac"]["type"] for date in series["input"]["dates"]] == ["FeatureCollection", "Feature"]
 
 
+def test_a_pass_over_midnight_of_utc_is_one_day() -> None:
+    """Sentinel-2 passes Sydney, at 151 degrees, around midnight of UTC."""
+    sydney = items(23.9, 24.1, 47.9)
+    for each in sydney:
+        each["bbox"] = [151.0, -34.0, 152.0, -33.0]
+    assert [line["custom_id"] for line in batch_lines(sydney, "mosaic", None)] == ["2026-05-02", "2026-05-03"]
+    assert [line["custom_id"] for line in batch_lines(items(23.9, 24.1), "mosaic", None)] == [
+        "2026-05-01",
+        "2026-05-02",
+    ]
+
+
+def test_days_are_those_of_the_time_and_not_of_its_text() -> None:
+    early, late = items(1, 2)
+    late["properties"]["datetime"] = "2026-04-30T22:30:00-05:00"
+    (line,) = batch_lines([early, late, *items(4)], "mosaic", None)
+    assert [each["id"] for each in line["input"]["stac"]["features"]] == ["i1", "i2", "i4"]
+
+
+@pytest.mark.parametrize("bbox", [None, [], ["west"], [float("nan")], [10**400, 0, 0, 0]])
+def test_without_a_usable_bbox_days_are_those_of_utc(bbox: Any) -> None:
+    (odd,) = items(23.9)
+    assert batch_lines([{**odd, "bbox": bbox}], "mosaic", None)[0]["custom_id"] == "2026-05-01"
+
+
 def test_an_item_keeps_its_own_address_alone() -> None:
     (line,) = batch_lines(items(1), "scene", None)
     assert line["input"]["stac"]["links"] == [{"rel": "self", "href": "https://a.b/i1"}]

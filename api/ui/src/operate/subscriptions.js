@@ -16,10 +16,11 @@ function row({ name, state, model, stac, collections, reason, jobs, ...rest }) {
   return [name, state, model, where, time(rest.last_look_at), time(rest.seen_until), rest.last_look.found, jobs, reason && h("span", { class: "problem" }, reason)];
 }
 
-/** Return the latest decisions on items, each job with a link. */
-function notes({ name, notes: made }) {
-  if (!made.length) return null;
+/** Return the items that were passed over, and the latest decisions on items, each job with a link. */
+function notes({ name, notes: made, last_look: { unread } }) {
+  const passed = Object.entries(unread).map(([reason, number]) => h("p", { class: "problem" }, `${name} passed over ${number} ${number === 1 ? "item" : "items"} ${reason}.`));
+  if (!made.length) return passed;
   const caption = `Latest items of ${name}`;
   const rows = made.map((note) => [time(note.at), note.item, time(note.time), note.job ? h("a", { href: jobPath(note.job) }, note.decision) : note.decision, note.reason]);
-  return [h("h3", {}, caption), table(caption, ["Decided", "Item", "Time of the item", "Decision", "Reason"], rows)];
+  return [passed, h("h3", {}, caption), table(caption, ["Decided", "Item", "Time of the item", "Decision", "Reason"], rows)];
 }

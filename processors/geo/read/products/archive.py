@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
+from penstock.json_body import shown
 from penstock.processors.decoding import decoding
 
 #: Members of an archive: a Zarr store has one for each of its chunks.
@@ -58,9 +59,9 @@ def _check_member(member: zipfile.ZipInfo) -> None:
     if name.startswith("/") or "\\" in name or ".." in parts or ":" in name.partition("/")[0]:
         raise InvalidInput("The zip archive has a file with a place outside of itself, which is not read.")
     if name.removesuffix("/") != "/".join(parts):  # `a//b` and `./a/b` are `a/b` for others, so two files of one name
-        raise InvalidInput(f"The zip archive has a name with empty parts or dots, {name[:100]!r}, which is not read.")
+        raise InvalidInput(f"The zip archive has a name with empty parts or dots, {shown(name)!r}, which is not read.")
     if stat.S_ISLNK(member.external_attr >> 16):
-        raise InvalidInput(f"The zip archive has a link, {name[:100]!r}, which is not read.")
+        raise InvalidInput(f"The zip archive has a link, {shown(name)!r}, which is not read.")
     if member.flag_bits & _ENCRYPTED:
         raise MediaUnreadable("The zip archive is encrypted: send one without a password.")
     if member.compress_type not in _METHODS:
@@ -68,7 +69,7 @@ def _check_member(member: zipfile.ZipInfo) -> None:
             f"The zip archive is compressed by method {member.compress_type}, which is not read: use deflate, or none."
         )
     if member.file_size > _MAX_MEMBER_BYTES:
-        raise MediaTooLarge(f"{name[:100]} in the zip archive has {member.file_size:,} bytes.")
+        raise MediaTooLarge(f"{shown(name)} in the zip archive has {member.file_size:,} bytes.")
 
 
 def has_member(archive: zipfile.ZipFile, name: str) -> bool:
@@ -84,14 +85,14 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int = _MAX_TEXT_BYTE
     """Return a member's bytes. Raises `MediaTooLarge` for more than `limit` bytes, and `MediaUnreadable`."""
     size = archive.getinfo(name).file_size
     if size > limit:
-        raise MediaTooLarge(f"{name[:100]} in the zip archive has {size:,} bytes; at most {limit:,} are read.")
+        raise MediaTooLarge(f"{shown(name)} in the zip archive has {size:,} bytes; at most {limit:,} are read.")
     try:
         with archive.open(name) as file:
             # A forged size does not matter: no more is decompressed.
             return file.read(limit)
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, NotImplementedError) as error:
         # `ZipFile.open` raises NotImplementedError for patched data and strong encryption (bits 5 and 6).
-        raise MediaUnreadable(f"{name[:100]} in the zip archive cannot be read; it is damaged.") from error
+        raise MediaUnreadable(f"{shown(name)} in the zip archive cannot be read; it is damaged.") from error
 
 
 def read_text(archive: zipfile.ZipFile, name: str) -> str:
@@ -99,4 +100,4 @@ def read_text(archive: zipfile.ZipFile, name: str) -> str:
     try:
         return read_member(archive, name).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MediaUnreadable(f"{name[:100]} in the zip archive is not UTF-8 text.") from error
+        raise MediaUnreadable(f"{shown(name)} in the zip archive is not UTF-8 text.") from error

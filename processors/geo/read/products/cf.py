@@ -8,6 +8,7 @@ https://docs.unidata.ucar.edu/nug/current/attribute_conventions.html (`valid_ran
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import MediaTooLarge, MediaUnreadable
+from penstock.json_body import shown
 from penstock.processors.geo.read.band_names import named_sensor
 from penstock.processors.geo.read.metadata import parse_time
 from penstock.processors.geo.read.products.cf_bands import read_bands
@@ -67,7 +69,7 @@ def read_variables(variables: Variables, driver: str, open_variables: OpenVariab
         try:
             found.append(_raster(variables, variable, driver, open_variables, sensor))
         except UnreadError as error:
-            unread.append(f"{variable.path} {error}")
+            unread.append(f"{variable.label} {error}")
     if not found:
         reason = f": {unread[0]}" if unread else ": it has no variables of numbers with rows and columns"
         raise MediaUnreadable(f"The {driver} file is no scene{reason}. {READ_ALL}")
@@ -143,7 +145,7 @@ def _dimensions(
 
 
 def _named(variable: Variable, places: Iterable[int]) -> str:
-    return ", ".join(f"{variable.dimensions[place] or 'unnamed'} ({variable.shape[place]})" for place in places)
+    return ", ".join(f"{shown(variable.dimensions[place] or 'unnamed')} ({variable.shape[place]})" for place in places)
 
 
 def _times(count: int, coordinate: Variable | None) -> str:
@@ -172,7 +174,7 @@ def _block_rows(variable: Variable, rows: int) -> int:
 def _missing(variable: Variable, dtype: np.dtype[Any]) -> tuple[float | None, ValidNumbers | None]:
     """Return the nodata number, and what else marks missing data: further fill values, and the valid range.
 
-    All of them are packed numbers, as the file has them.
+    All of them are packed numbers, as the file has them. Raises `UnreadError` for a range that no number lies in.
     """
 
     def packed(name: str) -> list[float]:
@@ -182,6 +184,9 @@ def _missing(variable: Variable, dtype: np.dtype[Any]) -> tuple[float | None, Va
     fills = packed("_FillValue") + packed("missing_value")
     low, high = (packed("valid_range") + [None] * 2)[:2]
     low, high = next(iter(packed("valid_min")), low), next(iter(packed("valid_max")), high)
+    bounds = [number for number in (low, high) if number is not None]
+    if bounds != sorted(bounds) or any(map(math.isnan, bounds)):
+        raise UnreadError(f"has the valid range {bounds}, in which no number lies: correct its `valid_range`")
     if dtype.kind == "f":
         high = min(high, _FILL_FROM) if high is not None else _FILL_FROM
     others = tuple(dict.fromkeys(fills[1:]))

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from pyproj import CRS
 from pyproj.exceptions import CRSError as ProjCRSError
 
-from penstock.processors.geo.read.gdal import CPLE_BaseError, CRSError, rasterio
+from penstock.json_body import shown
+from penstock.processors.geo.read.gdal import CPLE_BaseError, CRSError, names_files, rasterio
 from penstock.processors.geo.read.products.times import is_time
 from penstock.processors.geo.read.products.variables import UnreadError, Variable, Variables, as_numbers, as_text
 
@@ -132,16 +133,16 @@ def _even(axis: Variable, size: int, sign: int, stated: float | None) -> tuple[f
     scale, offset = axis.numbers("scale_factor") or [1.0], axis.numbers("add_offset") or [0.0]
     values = values * scale[0] + offset[0]
     if values.size != size or not np.isfinite(values).all():
-        raise UnreadError(f"has the coordinate {axis.name} with {values.size} usable values for {size} pixels")
+        raise UnreadError(f"has the coordinate {axis.label} with {values.size} usable values for {size} pixels")
     if size == 1:
         if not stated:
-            raise UnreadError(f"has a single value of {axis.name}, so that the size of its pixels is not known")
+            raise UnreadError(f"has a single value of {axis.label}, so that the size of its pixels is not known")
         return float(values[0]) - sign * abs(stated) / 2, sign * abs(stated), False
     step = float(values[-1] - values[0]) / (size - 1)
     uneven = _uneven_px(values, step)
     if not uneven <= _TOLERANCE_PX:
         raise UnreadError(
-            f"has the coordinate {axis.name}, whose values are not evenly spaced (up to {uneven:.3g} pixels off): "
+            f"has the coordinate {axis.label}, whose values are not evenly spaced (up to {uneven:.3g} pixels off): "
             "bring it onto a regular grid first"
         )
     flip = step * sign < 0
@@ -168,7 +169,7 @@ def _mapping(variables: Variables, variable: Variable) -> Variable | None:
     names = variable.text("grid_mapping").split(":")[0].split()
     named = variables.find(names[0], variable) if names else None
     if names and named is None:
-        raise UnreadError(f"names the grid mapping {names[0]!r}, which is not in the file")
+        raise UnreadError(f"names the grid mapping {shown(names[0])!r}, which is not in the file")
     return named or variables.find("spatial_ref", variable)
 
 
@@ -177,7 +178,7 @@ def _crs(
 ) -> tuple[Any | None, tuple[str, ...]]:
     """Return the CRS (rasterio) of a variable, and a note on an assumed or an unknown one."""
     try:
-        found = _stated_crs(variables, variable, mapping)
+        found, unread = _stated_crs(variables, variable, mapping)
         if found is not None:
             _check_crs(found)
             return found, ()
@@ -185,25 +186,30 @@ def _crs(
         raise UnreadError("has a grid mapping (CF) that is no usable CRS") from error
     units = [axis.text("units").lower() for axis in (x, y) if axis is not None]
     if any(unit in (*_DEGREES_EAST, *_DEGREES_NORTH) for unit in units):
-        note = "The file gives longitude and latitude without a grid mapping. They were taken as those of WGS 84."
-        return rasterio.crs.CRS.from_epsg(4326), (note,)
-    return None, ("The file names no CRS (no grid mapping): the results have no CRS.",)
+        given = unread or "The file gives longitude and latitude without a grid mapping."
+        return rasterio.crs.CRS.from_epsg(4326), (f"{given} They were taken as those of WGS 84.",)
+    return None, (f"{unread or 'The file names no CRS (no grid mapping)'}: the results have no CRS.",)
 
 
-def _stated_crs(variables: Variables, variable: Variable, mapping: Mapping[str, Any]) -> Any | None:
+def _stated_crs(variables: Variables, variable: Variable, mapping: Mapping[str, Any]) -> tuple[Any | None, str]:
+    """Return the CRS that a variable states, or else a clause about a text that is no CRS."""
+    unread = ""
     for name in _WKT:
         text = as_text(mapping.get(name))
         if text.lstrip().startswith(_GEODETIC):  # other texts can name files, as PROJ strings do
-            return rasterio.crs.CRS.from_wkt(text)
+            if names_files(text):
+                raise UnreadError(f"has a grid mapping (CF) whose `{name}` names a file of its own, which is not read")
+            return rasterio.crs.CRS.from_wkt(text), ""
+        unread = unread or (f"The file's `{name}`, {shown(text)!r}, is no WKT and was not read" if text else "")
     if as_text(mapping.get("grid_mapping_name")):
         given = {name: _plain(value) for name, value in mapping.items() if name not in _WKT}
-        return rasterio.crs.CRS.from_wkt(CRS.from_cf(given).to_wkt())
+        return rasterio.crs.CRS.from_wkt(CRS.from_cf(given).to_wkt()), ""
     for name in ("proj:code", "proj:epsg"):
         value = variables.inherited(name, variable)
         number = as_text(value).upper().removeprefix("EPSG:") or next((f"{n:.0f}" for n in as_numbers(value)), "")
         if number.isdecimal() and len(number) <= _CODE_DIGITS:
-            return rasterio.crs.CRS.from_epsg(int(number))
-    return None
+            return rasterio.crs.CRS.from_epsg(int(number)), ""
+    return None, unread
 
 
 def _plain(value: Any) -> Any:

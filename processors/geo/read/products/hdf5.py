@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import InvalidInput, MediaTooLarge
+from penstock.json_body import shown
 from penstock.processors.decoding import decoding
 from penstock.processors.geo.read.products.variables import (
     MAX_OBJECTS,
@@ -70,7 +71,7 @@ def _walk(h5py: Any, group: Any, path: str, depth: int, count: list[int]) -> Ite
             raise _too_many()
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
-            raise _outside(f"the link {name[:100]!r}")
+            raise _outside(f"the link {shown(name)!r}")
         if isinstance(link, h5py.SoftLink):  # another name of something that is found by its own
             continue
         item, below = group[name], f"{path}/{name}" if path else name
@@ -79,9 +80,9 @@ def _walk(h5py: Any, group: Any, path: str, depth: int, count: list[int]) -> Ite
             yield from _walk(h5py, item, below, depth + 1, count)
         elif isinstance(item, h5py.Dataset):
             if item.is_virtual:
-                raise _outside(f"the virtual dataset {name[:100]!r}")
+                raise _outside(f"the virtual dataset {shown(name)!r}")
             if item.external:
-                raise _outside(f"the dataset {name[:100]!r}")
+                raise _outside(f"the dataset {shown(name)!r}")
             yield below, item
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import MediaTooLarge
+from penstock.json_body import shown
 from penstock.processors.decoding import decoding
 from penstock.processors.geo.read.products.variables import MAX_OBJECTS, Variable, Variables, library, undamaged
 
@@ -42,7 +43,7 @@ def open_netcdf3(path: Path) -> Variables:
             if isinstance(variable.dimensions, tuple) and isinstance(variable.data, np.ndarray):
                 each[name] = _variable(name, variable)
             else:
-                unread.append(f"{name} has an attribute `dimensions` or `data`, which is not read: rename it")
+                unread.append(f"{shown(name)} has an attribute `dimensions` or `data`, which is not read: rename it")
         return Variables(each, {"": _attributes(file)}, unread=tuple(unread))
 
 

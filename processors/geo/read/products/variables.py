@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InputError, MediaUnreadable
+from penstock.json_body import shown
 from penstock.processors.geo.read.raster import MAX_BLOCK_BYTES
 
 #: Variables and groups of a file, at most.
@@ -52,6 +53,11 @@ class Variable:
         """Path of its group; empty for the file's root."""
         return self.path.rpartition("/")[0]
 
+    @property
+    def label(self) -> str:
+        """Its path, for a sentence."""
+        return shown(self.path)
+
     def text(self, name: str) -> str:
         """Return an attribute as text; empty if there is none, or none of text."""
         return as_text(self.attributes.get(name))
@@ -63,15 +69,15 @@ class Variable:
     def read(self) -> npt.NDArray[Any]:
         """Return all of a small variable. Raises `MediaUnreadable` for a damaged or a large one."""
         if int(np.prod(self.shape, dtype=object)) > _MAX_ELEMENTS:
-            raise MediaUnreadable(f"The variable {self.path} is no coordinate: it has the shape {self.shape}.")
+            raise MediaUnreadable(f"The variable {self.label} is no coordinate: it has the shape {self.shape}.")
         for what, shape in (("", self.shape), ("blocks of ", self.chunks)):
             size = int(np.prod(shape, dtype=object)) * self.dtype.itemsize
             if size > MAX_BLOCK_BYTES:
                 raise MediaUnreadable(
-                    f"The variable {self.path} has {what}{size:,} bytes; a coordinate or a list of names may have "
+                    f"The variable {self.label} has {what}{size:,} bytes; a coordinate or a list of names may have "
                     f"{MAX_BLOCK_BYTES:,}."
                 )
-        with undamaged(f"The variable {self.path} cannot be read"):
+        with undamaged(f"The variable {self.label} cannot be read"):
             return np.asarray(self.array[...])
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from penstock.errors import InvalidInput, MediaTooLarge, MediaUnreadable
+from penstock.json_body import shown
 from penstock.processors.geo.read.metadata import parse_json
 from penstock.processors.geo.read.products.archive import has_member, opened_archive, read_text
 from penstock.processors.geo.read.products.variables import (
@@ -99,7 +100,7 @@ def open_zarr(path: Path) -> Variables:
     with opened_archive(path) as archive:
         large = next((each for each in archive.infolist() if each.file_size > _MAX_STORED_BYTES), None)
         if large is not None:
-            raise MediaTooLarge(f"{large.filename[:100]} in the Zarr store has {large.file_size:,} bytes.")
+            raise MediaTooLarge(f"{shown(large.filename)} in the Zarr store has {large.file_size:,} bytes.")
         nodes = sorted(name for name in archive.namelist() if name.rpartition("/")[2] in _NODES)
         if len(nodes) > MAX_OBJECTS:
             raise MediaTooLarge(f"The Zarr store has {len(nodes):,} arrays and groups; at most {MAX_OBJECTS:,}.")
@@ -110,8 +111,8 @@ def open_zarr(path: Path) -> Variables:
         for node in nodes:
             place, _, kind = node.rpartition("/")
             inner = place[len(root) :].strip("/")
-            document = parse_json(read_text(archive, node), f"Zarr store's {node[:100]}")
-            with undamaged(f"The Zarr store's {node[:100]} cannot be read"):
+            document = parse_json(read_text(archive, node), f"Zarr store's {shown(node)}")
+            with undamaged(f"The Zarr store's {shown(node)} cannot be read"):
                 own = _attributes(archive, place, kind, document)
                 if kind == ".zgroup" or document.get("node_type") == "group":
                     attributes[inner] = own
@@ -119,7 +120,7 @@ def open_zarr(path: Path) -> Variables:
                 try:
                     each[inner] = _variable(store, place, inner, kind, document, own)
                 except UnreadError as error:
-                    unread.append(f"{inner or 'the array'} {error}")
+                    unread.append(f"{shown(inner or 'the array')} {error}")
     return Variables(each, attributes, store.close, tuple(unread))
 
 
@@ -156,7 +157,7 @@ def _variable(
     shape = tuple(int(size) for size in document["shape"])
     named = dimensions if isinstance(dimensions, list) and len(dimensions) == len(shape) else [None] * len(shape)
     if len(chunks) != len(shape) or not all(size > 0 for size in chunks) or any(size < 0 for size in shape):
-        raise MediaUnreadable(f"The Zarr store's {inner} is damaged: its chunks do not fit its shape.")
+        raise MediaUnreadable(f"The Zarr store's {shown(inner)} is damaged: its chunks do not fit its shape.")
     attributes.pop("_FillValue", None)
     if fill is not None:
         attributes["_FillValue"] = _number(fill)

@@ -1,0 +1,88 @@
+"""`penstock mcp`: the service's models as tools of agents, over stdio or HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.display import err
+from penstock.cli.options import DEFAULT_URL, UNAVAILABLE, Url
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+    from penstock.client import AsyncClient
+
+_BEARER = "bearer "
+
+
+def mcp(
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve http://HOST:PORT/mcp, with each request's own key, not stdio."),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--host-name", metavar="NAME", help="With --http: a name under which clients reach it."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Over stdio: agents may upload files below this folder."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Offer the service's models to agents by the Model Context Protocol: over stdio, for an agent of this machine.
+
+    An agent's settings name the command: {"mcpServers": {"penstock": {"command": "penstock", "args": ["mcp"]}}}.
+    """
+    try:
+        from penstock.mcp.server import mcp_server
+    except ModuleNotFoundError as error:
+        if error.name not in ("mcp", "mcp_types"):
+            raise
+        err.print("penstock: the Model Context Protocol needs a package more: pip install 'penstock[mcp]'")
+        raise typer.Exit(UNAVAILABLE) from error
+    import anyio
+
+    if http is None:
+        anyio.run(_over_stdio, mcp_server(lambda _: _client(url, None), url, folder))
+    elif folder is not None:
+        raise typer.BadParameter("--folder is for stdio: callers over HTTP are on other machines")
+    else:
+        host, _, port = http.rpartition(":")
+        if not host or not port.isdigit():
+            raise typer.BadParameter(f"--http {http}: write HOST:PORT, such as 127.0.0.1:8090")
+        _over_http(mcp_server(lambda headers: _client(url, headers or {}), url), host, int(port), names or ())
+
+
+def _client(url: str, headers: Mapping[str, str] | None) -> AsyncClient:
+    """Return a client with the key of a request's headers; with that of the environment for a request over stdio."""
+    from penstock.client import AsyncClient
+    from penstock.config import api_key
+
+    if headers is None:
+        return AsyncClient(url, api_key=api_key())
+    given = headers.get("authorization", "")
+    return AsyncClient(url, api_key=given[len(_BEARER) :] if given.lower().startswith(_BEARER) else None)
+
+
+async def _over_stdio(server: Server[Any]) -> None:
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (requests, answers):
+        await server.run(requests, answers, server.create_initialization_options())
+
+
+def _over_http(server: Server[Any], host: str, port: int, names: Sequence[str]) -> None:
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    own = [f"{name}{end}" for name in (host, "127.0.0.1", "localhost", *names) for end in ("", ":*")]
+    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in own]
+    # A page of another site must not reach a server of this machine by a name that it made point here.
+    security = TransportSecuritySettings(allowed_hosts=own, allowed_origins=origins)
+    app = server.streamable_http_app(stateless_http=True, transport_security=security, host=host)
+    uvicorn.run(app, host=host, port=port, log_level="warning")
