@@ -28,7 +28,7 @@ CrsCode = Annotated[str, Field(pattern=_CODE, examples=["EPSG:32738"]), BeforeVa
 AnyCrs = Literal["wgs84", "scene"] | CrsCode
 
 
-def _geojson_crs(given: Any) -> Any:
+def geojson_crs(given: Any) -> Any:
     """Return the code of a GeoJSON `crs`: {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::32738"}}."""
     match given:
         case {"properties": {"name": str(name)}}:
@@ -143,7 +143,7 @@ class AreaRequest(Record):
         """Return GeoJSON as the fields of an area."""
         if not isinstance(given, Mapping) or given.get("type") not in _GEOJSON:
             return given
-        crs = {} if given.get("crs") is None else {"crs": _geojson_crs(given["crs"])}
+        crs = {} if given.get("crs") is None else {"crs": geojson_crs(given["crs"])}
         if given["type"] in _POLYGONS:
             return {"geometry": {name: given.get(name) for name in ("type", "coordinates")}, **crs}
         if given["type"] == "Feature":

@@ -36,7 +36,7 @@ from penstock.processors.base import (
 from penstock.processors.geo.options import CoordinateOptions, MapOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
 from penstock.processors.geo.read.finding import findings_of, read_finding
-from penstock.processors.geo.read.inputs import Inputs, read_inputs
+from penstock.processors.geo.read.inputs import Inputs, read_inputs, with_zones
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.row_stream import read_ahead
@@ -220,6 +220,7 @@ class SceneRunner:
         are further JSON values that saved results depend on. With `followed`, the last strip is saved, too.
         """
         options, inputs = self._options, inputs or self.read(request, media)
+        inputs = with_zones(inputs, request, media) if part is None else inputs
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
         plan = self._plan(inputs)
         if part is not None:

@@ -55,7 +55,9 @@ class RasterRegression(SceneProcessor[RegressionRequest]):
         if context.part is not None:
             return self._runner.finish_part(outputs, context, _encoded, sink)
         inputs, wanted = context.inputs, context.request.outputs
-        results = ValueOutputs(self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink)
+        results = ValueOutputs(
+            self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink, inputs.zones
+        )
         with results:
             written = self._runner.finish(outputs, context, results, _encoded, sink)
             return Result(data=results.finish(context.provenance(written)))

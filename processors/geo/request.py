@@ -21,6 +21,7 @@ from penstock.processors.geo.scene_request import (
     check_without,
 )
 from penstock.processors.geo.schema_marks import absent, item_needs, only_one_of, optional
+from penstock.processors.geo.zones_request import ZonesField
 from penstock.times import Time
 
 OutputName = Literal[
@@ -93,6 +94,19 @@ class SceneRequest(Acquisition):
     area: AreaRequest | SkipJsonSchema[None] = optional(
         "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "
         "are those of the whole scene, cut to the pixels of the area, and pixels outside have no data."
+    )
+
+    zones: ZonesField | SkipJsonSchema[None] = optional(
+        "Named polygons, each of which gets its own statistics in `zones` of the result, and a row of zones.csv for "
+        "the output `stats`: a reference to a GeoJSON file, or the FeatureCollection itself. A pixel counts by the "
+        "share of it that the zone covers."
+    )
+    zone_name: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        default="name",
+        description=(
+            "Property of the features of `zones` that has the names; in place of a missing `name`, the feature's id "
+            "counts. Every zone needs a name of its own."
+        ),
     )
 
     @model_validator(mode="after")

@@ -177,8 +177,9 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
         """Write the rasters of one scene; `described` is True if a STAC item will list them."""
         inputs, request = context.inputs, context.request
         results = ClassOutputs(
-            self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink, described=described
-        )
+            self._model, self._options.classes, inputs.grid, inputs.radiometry, request, sink,
+            described=described, zones=inputs.zones,
+        )  # fmt: skip
         stack.enter_context(results)
         encoded = partial(_encoded, wanted=request.outputs)
         written = self._runner.finish(outputs, context, results, encoded, sink, ClassTally(results.counts))

@@ -376,12 +376,21 @@ def test_tables_and_other_results_have_their_viewers(site: Site, browser: Browse
     claim = site.made.claim()
     rows = 'name,note\ngrado,"lagoon, water"\n' + "".join(f"row {n},x\n" for n in range(200))
     site.made.succeed(claim, site.made.artifact(claim, "rows.csv", rows.encode(), "text/csv"))
+    map_of = site.made.submit({"case": "picture and table"})
+    claim = site.made.claim()
+    zones = "zone,water m2\nwest bank,250\n"
+    files = [("preview.png", image("#336699"), "image/png"), ("zones.csv", zones.encode("utf-8-sig"), "text/csv")]
+    site.made.succeed(claim, *(site.made.artifact(claim, *file) for file in files))
     other = site.made.submit({"case": "json"})
     site.made.succeed(site.made.claim(), data={"labels": [{"label": "cat", "score": 0.5}]})
     with tab(browser, site.url, key=site.read_key) as page:
         visit(page, f"#/job/{table.id}")
         expect(page.get_by_role("table", name="rows.csv")).to_contain_text("lagoon, water")
         expect(page.get_by_text("The first 100 rows.")).to_be_visible()
+        visit(page, f"#/job/{map_of.id}")
+        expect(page.get_by_role("table", name="zones.csv")).to_contain_text("west bank")
+        expect(page.get_by_role("columnheader", name="zone", exact=True)).to_be_visible()
+        expect(page.get_by_role("img", name="preview.png").first).to_be_visible()
         visit(page, f"#/job/{other.id}")
         expect(page.locator("section").filter(has_text="Result").locator("pre")).to_contain_text('"label": "cat"')
 

@@ -85,6 +85,11 @@ def test_map_a_flood(shell: Shell) -> None:
     assert 50 < found["water gained"] < 110
     assert found["water gained"] > 10 * found["water lost"]
     assert (shell.folder / "flooded.fgb").stat().st_size > 10_000
+    banks = json.loads((shell.folder / "districts" / "stats.json").read_text())["zones"]
+    assert [(zone["name"], zone["whole"]) for zone in banks] == [("west bank", True), ("east bank", True)]
+    gained = sum(zone["change"]["classes"][2]["area_m2"] for zone in banks) / 1e6
+    assert 0.5 * found["water gained"] < gained < found["water gained"]
+    assert len((shell.folder / "districts" / "zones.csv").read_text().splitlines()) == 3
     polygon = json.loads((shell.folder / "polygon" / "stats.json").read_text())
     assert polygon["valid_pixels"] > 10_000
     assert polygon["nodata_pixels"] > polygon["pixels"] / 4

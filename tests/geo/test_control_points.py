@@ -90,7 +90,7 @@ def test_two_dates_with_control_points_have_a_change_within_an_area(tmp_path: Pa
 
 def test_a_scene_with_control_points_that_determine_nothing_has_no_area(tmp_path: Path) -> None:
     path = with_points(tmp_path / "points.tif", "EPSG:32633", count=1)
-    with pytest.raises(InvalidInput, match="An area needs the scene's place"):
+    with pytest.raises(InvalidInput, match="The area needs the scene's place"):
         found(path, {"bbox": [15, 45, 16, 46]})
 
 

@@ -51,19 +51,20 @@ def test_without_an_earlier_map_there_is_no_change(tmp_path: Path) -> None:
     assert quantities(found) == pytest.approx({"gained(water)": 0, "lost(water)": 0, "area(water)": 2}, rel=1e-3)
 
 
-def test_each_polygon_counts_the_pixels_whose_centres_it_holds(tmp_path: Path) -> None:
+def test_each_polygon_counts_pixels_by_the_share_that_it_covers(tmp_path: Path) -> None:
     degrees = ("EPSG:4326", rasterio.Affine(0.01, 0, 10, 0, -0.01, 45))
     before = class_map(tmp_path / "a.tif", np.zeros((10, 10)), *degrees)
     ids = np.zeros((10, 10))
     ids[:, :3] = 1
     after = class_map(tmp_path / "b.tif", ids, *degrees)
-    west, east = NamedPolygon("west", square(10, 44.9, 0.05)), NamedPolygon("east", square(10.05, 44.9, 0.05))
+    west, east = NamedPolygon("west", square(10, 44.9, 0.055)), NamedPolygon("east", square(10.025, 44.9, 0.055))
     first, second = changes(CONDITION, after, before, [west, east])
     assert (first.name, second.name) == ("west", "east")
     gained = CONDITION.quantities[0]
-    # A degree of longitude at 44.925° N has 78.95 km, one of latitude 111.13 km: 15 pixels of 0.01°.
-    assert first.quantities[gained] == pytest.approx(15 * 789.5 * 1111.3, rel=2e-3)
-    assert second.quantities[gained] == 0
+    # A degree of longitude at 44.925° N has 78.95 km, one of latitude 111.13 km: pixels of 0.01°.
+    pixel_m2 = 789.5 * 1111.3
+    assert first.quantities[gained] == pytest.approx(3 * 5.5 * pixel_m2, rel=2e-3)
+    assert second.quantities[gained] == pytest.approx(0.5 * 5.5 * pixel_m2, rel=2e-3)
     assert first.counted_m2 == pytest.approx(second.counted_m2)
 
 

@@ -14,17 +14,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from affine import Affine
+from pyproj import CRS
 
 from penstock.errors import InvalidInput
 from penstock.intake.change_condition import Condition, Quantity
 from penstock.intake.item_area import NamedPolygon
+from penstock.processors.geo.area_request import AreaRequest
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.read.gdal import Resampling, rasterio
+from penstock.processors.geo.read.placed_polygons import Subject, ground_of_map, shape_of
+from penstock.processors.geo.read.zones import Target, Zone, place_zone, surroundings
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.area import pixel_area
 
 #: Pixels of a strip: memory does not grow with the maps.
 _STRIP_PX = 2**22
+#: CRS of the polygons.
+_DEGREES = CRS.from_epsg(4326)
 
 Ids = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
@@ -62,7 +68,8 @@ def changes(
     """Return the quantities of a condition in each polygon; without polygons, those of the whole map.
 
     The earlier map is taken pixel by pixel on the grid of the later one (nearest neighbour). Without it, nothing is
-    gained or lost. Areas are geodesic, as in the statistics of jobs. Raises `InvalidInput` for a map without a usable
+    gained or lost. Areas are geodesic, and a pixel counts by the share of it that a polygon covers, as in the zones of
+    jobs. Raises `InvalidInput` for a map without a usable
     georeference, and for classes that it does not have.
     """
     tally = _Tally(condition, after, before, len(polygons) or 1)
@@ -72,12 +79,14 @@ def changes(
         if area is None:
             raise InvalidInput("the class map has no usable georeference: its areas are not known")
         other = None if before is None else stack.enter_context(rasterio.open(before.path, driver="GTiff"))
-        shapes = [_shape(polygon, file.crs) for polygon in polygons]
+        target = Target(ground_of_map(file.crs, file.transform), file.height, file.width)
+        near = surroundings(file, "EPSG:4326", _DEGREES)
+        zones = [_zone(polygon, target, near) for polygon in polygons]
         for box in _strips(file):
             now, then = _read(file, box), None if other is None else _read_at(file, box, other)
             m2 = area.of(box)
-            for number, inside in enumerate(_masks(shapes, file.transform, box)):
-                tally.add(number, now, then, np.where(np.isfinite(m2), m2, 0.0), inside)
+            for number, share in enumerate(_shares(zones, box)):
+                tally.add(number, now, then, np.where(np.isfinite(m2), m2, 0.0) * share)
     names = [polygon.name for polygon in polygons] or ["everything"]
     return [PolygonChange(*each) for each in zip(names, tally.sums, tally.counted_m2, strict=True)]
 
@@ -94,13 +103,11 @@ class _Tally:
         self.sums = [dict.fromkeys(condition.quantities, 0.0) for _ in range(polygons)]
         self.counted_m2 = [0.0] * polygons
 
-    def add(self, number: int, now: Ids, then: Ids | None, m2: Floats, inside: Mask | None) -> None:
-        """Add the pixels of a box that lie inside a polygon; None = all of them."""
+    def add(self, number: int, now: Ids, then: Ids | None, m2: Floats) -> None:
+        """Add the pixels of a box; `m2` is the area of each that a polygon covers."""
         counts = ~np.isin(now, self._hidden_now)
         if then is not None:
             counts &= ~np.isin(then, self._hidden_then)
-        if inside is not None:
-            counts &= inside
         self.counted_m2[number] += float(m2[counts].sum())
         for quantity in self._now:
             was = None if then is None else np.isin(then, self._then[quantity])
@@ -126,17 +133,19 @@ def _read_at(file: Any, box: Box, source: Any) -> Ids:
     return found
 
 
-def _shape(polygon: NamedPolygon, crs: Any) -> Mapping[str, Any]:
-    """Return a polygon in the CRS of a map."""
-    return dict(rasterio.warp.transform_geom("EPSG:4326", crs, polygon.geometry))
+def _zone(polygon: NamedPolygon, target: Target, near: Any | None) -> Zone:
+    """Return a polygon on the grid of a map."""
+    subject = Subject(f"Area {polygon.name!r}", "/area")
+    [geometry] = AreaRequest.model_validate({"geometry": polygon.geometry}).geometries
+    return place_zone(polygon.name, shape_of(geometry, subject), subject, _DEGREES, target, near)
 
 
-def _masks(shapes: Sequence[Mapping[str, Any]], transform: Any, box: Box) -> Iterator[Mask | None]:
-    """Yield the pixels of a box whose centres lie in each shape; None for the whole box where there are no shapes."""
-    if not shapes:
-        yield None
-    for shape in shapes:
-        yield rasterio.features.geometry_mask([shape], (box.height, box.width), _place(transform, box), invert=True)
+def _shares(zones: Sequence[Zone], box: Box) -> Iterator[Floats]:
+    """Yield the covered share of each pixel of a box by each zone; 1 everywhere where there are no zones."""
+    if not zones:
+        yield np.ones((1, 1))
+    for zone in zones:
+        yield zone.shares(box)
 
 
 def _place(transform: Any, box: Box) -> Any:

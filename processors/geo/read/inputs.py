@@ -28,6 +28,7 @@ from penstock.processors.geo.read.raster import Scene, check_pixels
 from penstock.processors.geo.read.row_stream import stream_dtype
 from penstock.processors.geo.read.scene_area import SceneArea, area_notes, find_area
 from penstock.processors.geo.read.stac_collection import with_items
+from penstock.processors.geo.read.zones import Zone, read_zones
 from penstock.processors.geo.request import SceneRequest
 from penstock.processors.geo.scene_request import Acquisition, SingleScene
 from penstock.processors.geo.tiling.plan import Box
@@ -62,6 +63,8 @@ class Inputs:
     items: tuple[str, ...] = ()
     #: Part of the scene whose results are wanted; None for the whole scene.
     area: SceneArea | None = None
+    #: Zones whose statistics are wanted, on the grid of the results.
+    zones: tuple[Zone, ...] = ()
     #: Part of the scene whose pixels are in the partial files; None if no file is partial, or nothing was fetched yet.
     filled: Box | None = None
     #: True if these pixels are fetched while they are read.
@@ -249,6 +252,11 @@ def read_inputs(
     )
     check_pixels(found.grid, limits or Limits(), what="The scene" if area is None else "The area")
     return found
+
+
+def with_zones(inputs: Inputs, request: SceneRequest, media: Media) -> Inputs:
+    """Return the inputs with the request's zones; see `read_zones`."""
+    return replace(inputs, zones=read_zones(request, media, inputs.grid))
 
 
 def _check_dates(given: int, needed: int) -> None:

@@ -21,17 +21,19 @@ from penstock.processors.geo.options import NODATA, ClassLabel
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.raster import Scene
+from penstock.processors.geo.read.zones import Zone
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.area import pixel_area
 from penstock.processors.geo.write.artifacts import SceneArtifact
-from penstock.processors.geo.write.change_outputs import ChangeOutputs
+from penstock.processors.geo.write.change_outputs import ChangeOutputs, change_labels
 from penstock.processors.geo.write.class_files import add_class_raster, add_polygons
 from penstock.processors.geo.write.cog import Dtype
 from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.stac import bands_fields
 from penstock.processors.geo.write.stats import ClassCounts, Counts
+from penstock.processors.geo.write.zone_outputs import ZoneOutputs
 from penstock.processors.reductions import STEPS
 
 #: Outputs that need the class raster.
@@ -114,9 +116,10 @@ class ClassOutputs:
         sink: ArtifactSink,
         *,
         described: bool,
+        zones: Sequence[Zone] = (),
     ) -> None:
         """Write the outputs of a request; `described` is True if a STAC item will list them."""
-        self._labels, self._request = labels, request
+        self._labels, self._request, self._zones = labels, request, zones
         self._wanted: Final = frozenset(request.outputs)
         self._rasters = RasterSet(model, scene, radiometry, sink, described=described)
         every = [f"probability of {label.name}" for label in labels]
@@ -130,7 +133,7 @@ class ClassOutputs:
 
     def __enter__(self) -> ClassOutputs:
         summed = self._request.change is not None or self._request.series is not None
-        if _FROM_CLASSES & self._wanted or summed:
+        if _FROM_CLASSES & self._wanted or summed or self._zones:
             self._rasters.open("classes", 1).label_classes(self._labels, self._rasters.model.title)
         for name, (dtype, scale, bands) in self._averaged.items():
             self._rasters.open(name, len(bands), dtype).label_bands(bands, scale=scale)
@@ -178,6 +181,8 @@ class ClassOutputs:
         if change is not None:
             stats["change"], notes = change.add(rasters)
             stats["notes"] += notes
+        if self._zones:
+            self._add_zones(stats, change)
         rasters.artifacts.done += [replace(each, title=f"before: {each.title}") for each in earlier]
         for name, (dtype, scale, bands) in self._averaged.items():
             rasters.add_cog(name, "AVERAGE", bands_fields(bands, dtype, scale=scale))
@@ -190,6 +195,13 @@ class ClassOutputs:
     def _add_classes(self) -> None:
         preview = "preview.png" if "preview" in self._wanted else None
         add_class_raster(self._rasters, "classes", self._labels, preview=preview, cog="classes" in self._wanted)
+
+    def _add_zones(self, stats: dict[str, Any], change: ChangeOutputs | None) -> None:
+        rasters, zones = self._rasters, ZoneOutputs(self._zones, self.counts.area)
+        zones.add_classes(rasters.path("classes"), self._labels)
+        if change is not None:
+            zones.add_classes(rasters.path("change"), change_labels(change.name), under="change")
+        zones.finish(stats, rasters.artifacts, as_file="stats" in self._wanted)
 
     def _add_polygons(self) -> dict[str, Any]:
         area, request = self.counts.area, self._request.polygons

@@ -33,10 +33,12 @@ from penstock.processors.geo.tiling.boxes import (
     put_together,
 )
 from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.write.area import pixel_area
 from penstock.processors.geo.write.lonlat import Geometries, NoLonLat, check_crs, in_another_crs, in_the_crs
 from penstock.processors.geo.write.quicklook import colour_places, picture
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.vector import GEOJSON_TYPE, lonlat_of, write_features
+from penstock.processors.geo.write.zone_outputs import ZoneOutputs
 from penstock.processors.vision.annotation import annotate
 
 #: Name of the table in a piece: float64 (1, boxes, `boxes.COLUMNS`).
@@ -87,6 +89,8 @@ class ObjectOutputs:
             artifacts.add(path.name, path, "image/png", title="preview", roles=("overview",))
         stats = self._files.stats(provenance, self._counts(table))
         stats["notes"] += notes
+        if self._inputs.zones:
+            self._add_zones(table, stats)
         if "stats" in self._request.outputs:
             artifacts.add_json("stats.json", stats, title="statistics", roles=("metadata",))
         return stats
@@ -96,8 +100,7 @@ class ObjectOutputs:
         area = self._inputs.area
         if area is None:
             return table
-        x, y = (table[:, LEFT] + table[:, RIGHT]) / 2, (table[:, TOP] + table[:, BOTTOM]) / 2
-        return np.asarray(table[shapely.contains_xy(area.shape, x, y)])
+        return np.asarray(table[shapely.contains_xy(area.shape, *_centres(table))])
 
     def _notes(self, found: SceneBoxes) -> list[str]:
         if not found.cut_only:
@@ -112,6 +115,15 @@ class ObjectOutputs:
         counts = Counter(table[:, LABEL].astype(int).tolist())
         labels = [{"label_id": label, "label": self._name(label), "count": n} for label, n in sorted(counts.items())]
         return {"objects": {"count": len(table), "labels": labels}}
+
+    def _add_zones(self, table: Table, stats: dict[str, Any]) -> None:
+        """Add the statistics of the zones. Boxes are in pixels of the scene, zones on the grid of the results."""
+        box, grid, labels = self._inputs.box, self._files.scene, table[:, LABEL].astype(np.int64)
+        x, y = _centres(table)
+        zones = ZoneOutputs(self._inputs.zones, pixel_area(grid.crs, grid.transform, grid.height, grid.width))
+        names = {label: self._name(label) for label in set(labels.tolist())}
+        zones.add_objects(x - box.left, y - box.top, labels, names)
+        zones.finish(stats, self._files.artifacts, as_file="stats" in self._request.outputs)
 
     def _name(self, label: int) -> str:
         return self._labels.get(label, f"LABEL_{label}")
@@ -171,6 +183,11 @@ class ObjectOutputs:
             for row in table[:_CHUNK].tolist()
         ]  # fmt: skip
         return annotate(np.asarray(canvas.convert("RGB")), objects)
+
+
+def _centres(table: Table) -> tuple[Any, Any]:
+    """Return x and y of the boxes' centres."""
+    return (table[:, LEFT] + table[:, RIGHT]) / 2, (table[:, TOP] + table[:, BOTTOM]) / 2
 
 
 def _crs_member(crs: Any) -> str:

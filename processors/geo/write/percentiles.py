@@ -1,9 +1,9 @@
-"""Exact percentiles and moments of a large float raster, in two passes and constant memory."""
+"""Exact percentiles and moments of many float values, such as a large raster's, in two passes and constant memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,25 @@ from penstock.processors.geo.read.gdal import rasterio, without_georeference
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 _HALF = 2**16
 
+#: Share of all weights by which a sum may miss a rank because of rounding.
+_ROUNDING = 1e-12
+
 Values = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class BandStatistics:
-    """Statistics of a band's values without NaN; None if there are no values."""
+    """Statistics of values without NaN; None if there are no values."""
 
-    count: int
+    #: Number of values; of weighted values the sum of their weights.
+    count: float
     minimum: float | None
     maximum: float | None
     mean: float | None
     #: Population standard deviation.
     deviation: float | None
-    #: Percentiles by percent (nearest rank, so each one is a value of the band).
+    #: Percentiles by percent (nearest rank, so each one is one of the values).
     percentiles: dict[int, float]
 
     def to_json(self) -> dict[str, Any]:
@@ -47,14 +52,23 @@ class BandStatistics:
 
 def read_band_statistics(raster: Path, band: int) -> BandStatistics:
     """Return the statistics of a band of a float32 raster, without NaN."""
+    return statistics_of(lambda: ((values, None) for values in _chunks(raster, band)))
+
+
+def statistics_of(read: Callable[[], Iterable[tuple[Values, Weights | None]]]) -> BandStatistics:
+    """Return the statistics of values without NaN, which `read` yields in chunks, the same each time it is called.
+
+    Each chunk has weights above 0 for its values, or None. A percentile is then the smallest value such that it and the
+    values below have this share of all weights: numpy's method `inverted_cdf`.
+    """
     first = _FirstPass()
-    for values in _chunks(raster, band):
-        first.add(values)
+    for values, weights in read():
+        first.add(values, weights)
     if not first.count:
         return BandStatistics(0, None, None, None, None, {})
     second = _SecondPass(first)
-    for values in _chunks(raster, band):
-        second.add(values)
+    for values, weights in read():
+        second.add(values, weights)
     deviation = math.sqrt(second.squares / first.count)
     return BandStatistics(first.count, first.minimum, first.maximum, first.mean, deviation, second.percentiles())
 
@@ -81,23 +95,23 @@ def _value(key: int) -> float:
 class _FirstPass:
     """First pass: histogram of the upper 16 bits of the keys, mean and range."""
 
-    count: int = 0
+    count: float = 0
     total: float = 0.0
     minimum: float = math.inf
     maximum: float = -math.inf
-    upper: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_HALF, np.int64))
+    upper: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(_HALF))
 
     @property
     def mean(self) -> float:
         return self.total / self.count
 
-    def add(self, values: Values) -> None:
+    def add(self, values: Values, weights: Weights | None) -> None:
         if values.size:
-            self.count += values.size
-            self.total += float(values.sum(dtype=np.float64))
+            self.count += values.size if weights is None else float(weights.sum())
+            self.total += float(values.sum(dtype=np.float64) if weights is None else (values * weights).sum())
             self.minimum = min(self.minimum, float(values.min()))
             self.maximum = max(self.maximum, float(values.max()))
-            self.upper += np.bincount(_keys(values) >> 16, minlength=_HALF)
+            self.upper += np.bincount(_keys(values) >> 16, weights, _HALF)
 
 
 class _SecondPass:
@@ -106,23 +120,26 @@ class _SecondPass:
     def __init__(self, first: _FirstPass) -> None:
         self._mean, self.squares = first.mean, 0.0
         ends = np.cumsum(first.upper)
-        ranks = {percent: max(1, math.ceil(percent * first.count / 100)) for percent in PERCENTILES}
+        ranks = {percent: (percent / 100 - _ROUNDING) * first.count for percent in PERCENTILES}
         #: For each percentile: the upper bits of its key, and its rank among the keys with the same upper bits.
         self._places = {}
         for percent, rank in ranks.items():
             upper = int(np.searchsorted(ends, rank))
-            self._places[percent] = upper, rank - int(ends[upper] - first.upper[upper])
-        self._lower = {upper: np.zeros(_HALF, np.int64) for upper, _ in self._places.values()}
+            self._places[percent] = upper, rank - (ends[upper] - first.upper[upper])
+        self._lower = {upper: np.zeros(_HALF) for upper, _ in self._places.values()}
 
-    def add(self, values: Values) -> None:
-        self.squares += float(np.square(values.astype(np.float64) - self._mean).sum())
+    def add(self, values: Values, weights: Weights | None) -> None:
+        squares = np.square(values.astype(np.float64) - self._mean)
+        self.squares += float(squares.sum() if weights is None else (squares * weights).sum())
         keys = _keys(values)
         for upper, counts in self._lower.items():
-            counts += np.bincount(keys[keys >> 16 == upper] & (_HALF - 1), minlength=_HALF)
+            here = keys >> 16 == upper
+            counts += np.bincount(keys[here] & (_HALF - 1), None if weights is None else weights[here], _HALF)
 
     def percentiles(self) -> dict[int, float]:
         """Return the value of each percentile."""
-        return {
-            percent: _value(upper << 16 | int(np.searchsorted(np.cumsum(self._lower[upper]), rank)))
-            for percent, (upper, rank) in self._places.items()
-        }
+        found = {}
+        for percent, (upper, rank) in self._places.items():
+            ends = np.cumsum(self._lower[upper])
+            found[percent] = _value(upper << 16 | int(np.searchsorted(ends, min(rank, ends[-1]))))
+        return found

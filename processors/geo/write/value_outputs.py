@@ -5,7 +5,7 @@ The same three steps as in `class_outputs`: `encode_values`, `write`, `finish`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,14 @@ from penstock.processors.geo.options import Quantity
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.raster import Scene
+from penstock.processors.geo.read.zones import Zone
 from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.write.area import pixel_area
 from penstock.processors.geo.write.percentiles import BandStatistics, read_band_statistics
 from penstock.processors.geo.write.preview import write_value_preview
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.stac import bands_fields
+from penstock.processors.geo.write.zone_outputs import ZoneOutputs
 
 
 def encode_values(numbers: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> RasterArrays:
@@ -43,8 +46,9 @@ class ValueOutputs:
         radiometry: Radiometry,
         wanted: Collection[str],
         sink: ArtifactSink,
+        zones: Sequence[Zone] = (),
     ) -> None:
-        self._quantities, self._wanted = quantities, frozenset(wanted)
+        self._quantities, self._wanted, self._zones = quantities, frozenset(wanted), zones
         self._rasters = RasterSet(model, scene, radiometry, sink, described="item" in self._wanted)
 
     def __enter__(self) -> ValueOutputs:
@@ -72,6 +76,11 @@ class ValueOutputs:
             path, shown = artifacts.sink.path("preview.png"), bands[0].percentiles
             write_value_preview(rasters.path("values"), path, shown.get(1, 0.0), shown.get(99, 0.0))
             artifacts.add(path.name, path, "image/png", title="preview", roles=("overview",))
+        if self._zones:
+            scene = rasters.scene
+            zones = ZoneOutputs(self._zones, pixel_area(scene.crs, scene.transform, scene.height, scene.width))
+            zones.add_values(rasters.path("values"), self._quantities)
+            zones.finish(stats, artifacts, as_file="stats" in self._wanted)
         if "stats" in self._wanted:
             artifacts.add_json("stats.json", stats, title="statistics", roles=("metadata",))
         if "item" in self._wanted:

@@ -18,9 +18,11 @@ from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.read.raster import Scene
 from penstock.processors.geo.tiling.cells import Cells
 from penstock.processors.geo.tiling.plan import Box
+from penstock.processors.geo.write.area import pixel_area
 from penstock.processors.geo.write.geoparquet import GEOPARQUET_TYPE, MISSING, geo_metadata, is_available
 from penstock.processors.geo.write.lonlat import in_the_crs
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
+from penstock.processors.geo.write.zone_outputs import ZoneOutputs
 
 #: Names in a piece: float32 (dimensions, rows, columns), NaN without data; and the share of valid pixels.
 VECTORS, SHARES = "embeddings", "shares"
@@ -34,7 +36,7 @@ class VectorOutputs:
     """Writer of an embedding's artifacts. `wanted` are some of `embeddings`, `geoparquet` and `stats`."""
 
     def __init__(self, model: Model, inputs: Inputs, cells: Cells, wanted: Collection[str], sink: ArtifactSink) -> None:
-        self._cells, self._wanted = cells, frozenset(wanted)
+        self._cells, self._wanted, self._inputs = cells, frozenset(wanted), inputs
         self._rasters = RasterSet(model, cells.grid(inputs.scene), inputs.radiometry, sink, described=False)
         self._dimensions = self._vectors = 0
 
@@ -64,6 +66,11 @@ class VectorOutputs:
         # The scene of the grid is one of vectors: the statistics are of pixels.
         stats["scene"] |= {"width": self._cells.covered.width, "height": self._cells.covered.height}
         stats["notes"] += notes
+        if self._inputs.zones:
+            grid = self._inputs.grid
+            zones = ZoneOutputs(self._inputs.zones, pixel_area(grid.crs, grid.transform, grid.height, grid.width))
+            zones.add_vectors(rasters.path(VECTORS) if self._dimensions else None, self._cells)
+            zones.finish(stats, rasters.artifacts, as_file="stats" in self._wanted)
         if "stats" in self._wanted:
             rasters.artifacts.add_json("stats.json", stats, title="statistics", roles=("metadata",))
         return stats

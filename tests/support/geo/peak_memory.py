@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import shapely
 
 from penstock.catalogue.records import read_catalogue
 from penstock.models import Model
@@ -20,6 +21,7 @@ from penstock.processors.geo.embedding import RasterEmbedding
 from penstock.processors.geo.read.gdal import rasterio
 from tests.support.geo.high_water import peak_mb
 from tests.support.geo.scenes import NORTH_UP, Files, Folder, make_model, segment
+from tests.support.geo.shares import zones
 
 
 def write(path: Path, height: int, width: int) -> None:
@@ -84,13 +86,17 @@ def run(kind: str, path: Path, folder: Path) -> None:
 
 
 def main(folder: Path, height: int, width: int, kind: str) -> None:
-    """Measure one scene: `halo`, `hann`, `sparse`, `objects` or `vectors`."""
+    """Measure one scene: `halo`, `hann`, `zones`, `sparse`, `objects` or `vectors`."""
     path, valid, request = folder / "scene.tif", height * width, {}
     model = (
         small_buffers(overlap="hann", halo_px=0, halo_exact=False, strip_bytes=32 * 2**20)
         if kind == "hann"
         else small_buffers()
     )
+    if kind == "zones":
+        edges = (0, 100, width - 100, width + 50)
+        shapes = {f"{at}": shapely.box(edge, 10.5, edges[at], height - 3) for at, edge in enumerate(edges[:-1], 1)}
+        request = {"zones": zones(shapes)}
     if kind == "sparse":
         valid, model = write_sparse(path, height, width), make_model(tile_px=768, halo_px=96, strip_bytes=16 * 2**20)
         request = {"outputs": ("classes", "stats")}

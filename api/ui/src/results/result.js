@@ -1,10 +1,11 @@
-// The result of a job: its answer, then one viewer of its files, then raw JSON.
+// The result of a job: its answer, then one viewer of its files and the table beside them, then raw JSON.
 import { get, reachable } from "../api.js";
 import { fill, h, section } from "../dom.js";
 import { FINAL } from "../words.js";
 import { answer, foundNothing, partsOf, viewsOf } from "./answer.js";
 import { partial } from "./partial.js";
 
+const TABLE = { fits: (parts, files) => files.some((file) => /\.csv$/i.test(file.name) && file.kind === "artifact"), load: () => import("./rows.js") };
 const PICTURE = /\.(png|jpe?g|webp|gif)$/i;
 
 /** Viewers of files in order: the first whose `fits` is true shows them, before the answer if it is `first`: then it is the answer. */
@@ -14,7 +15,7 @@ const VIEWERS = [
   { fits: (parts, files) => files.some((file) => file.kind === "artifact" && /\.(mp4|webm)$/i.test(file.name)), load: () => import("./video.js") },
   { first: true, fits: (parts, files) => files.some((file) => file.kind === "artifact" && PICTURE.test(file.name)) && parts.length > 0 && parts.every(({ form }) => form === "rows"), load: () => import("./image.js") },
   { fits: (parts, files) => files.some((file) => PICTURE.test(file.name)), load: () => import("./image.js") },
-  { fits: (parts, files) => files.some((file) => /\.csv$/i.test(file.name) && file.kind === "artifact"), load: () => import("./rows.js") },
+  TABLE,
 ];
 
 export function isRaster(file) {
@@ -51,8 +52,10 @@ export function result(signal) {
     const nothing = !job.output?.text && foundNothing(views, job.output?.json ?? {});
     const viewer = VIEWERS.find((each) => each.fits(parts, files));
     const shown = viewer ? await (await viewer.load()).view(job, files, signal, parts) : null;
+    // A map of zones has a table of them, too.
+    const beside = viewer && viewer !== TABLE && TABLE.fits(parts, files) ? await (await TABLE.load()).view(job, files, signal) : null;
     const said = [text(job), nothing && h("p", {}, "Nothing was found."), answer(parts)];
-    if (!signal.aborted) fill(inner, viewer?.first ? [shown, said] : [said, shown], raw(job, shown || parts.length || nothing));
+    if (!signal.aborted) fill(inner, viewer?.first ? [shown, beside, said] : [said, shown, beside], raw(job, shown || parts.length || nothing));
   }
 
   return {
