@@ -24,6 +24,7 @@ from penstock.workers.io import sandbox
 from tests.geo.test_parts import keep_finding, parts_of, run_part
 from tests.geo.test_resume import Job, Killed, contents
 from tests.support.geo.scenes import NORTH_UP, Files, Folder, answers, make_model, read, segment, write_scene
+from tests.support.geo.shares import zones
 
 ROOT = Path(__file__).parents[2]
 HEIGHT, WIDTH = 150, 133
@@ -124,6 +125,15 @@ def test_each_raster_is_the_sum_of_the_maps(tmp_path: Path) -> None:
         assert file.tags(1)["CLASS_5"] == "2020-03-01"
         assert (file.transform, file.nodata) == (NORTH_UP, 255)
         assert "RADIOMETRY" not in file.tags()
+
+
+def test_zones_have_their_areas_on_each_date(tmp_path: Path) -> None:
+    dates, wanted = write_dates(tmp_path / "scenes", 2), zones()
+    _, data = run(dates, tmp_path / "series", outputs=("stats",), zones=wanted)
+    for date, own in zip(dates[::-1], data["dates"], strict=True):
+        stats = alone(date, tmp_path / own["prefix"], outputs=("stats",), zones=wanted)["stats.json"]
+        assert own["zones"] == json.loads(stats.read_text())["zones"]
+        assert any(row["pixels"] for row in own["zones"][0]["classes"])
 
 
 def test_the_area_of_each_class_on_each_date_is_in_the_statistics_and_in_a_table(tmp_path: Path) -> None:
