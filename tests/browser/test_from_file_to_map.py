@@ -86,6 +86,32 @@ def test_a_file_becomes_a_map_in_the_classes_colours(open_stack: Stack, browser:
         wait_for(lambda: share_of(picture(map_), water["colour"]) < before / 10, "the class is not hidden")
 
 
+def test_a_series_has_the_map_of_each_date_in_its_colours_and_a_chart(
+    open_stack: Stack, browser: Browser, tmp_path: Path
+) -> None:
+    open_stack.cli("sample", str(tmp_path / "lagoon.tif"), "--size", "256")
+    with tab(browser, open_stack.url) as page, open_stack.client() as client:
+        scene = client.upload(tmp_path / "lagoon.tif")
+        dates = [{"scene": scene, "datetime": f"2020-01-{day}T07:00:00Z"} for day in (11, 27)]
+        series = {"of": ["water"], "ignore": ["cloud"]}
+        job = client.wait(client.submit("csmask", {"dates": dates, "series": series}).id)
+        assert job.succeeded, job.error
+        visit(page, f"#/job/{job.id}")
+        legend = page.get_by_role("table", name="Classes")
+        for name in ("01-2020-01-11-classes", "02-2020-01-27-classes", "extent"):
+            page.get_by_label("Show").select_option(label=name)
+            expect(legend).to_contain_text("water")
+        chart = page.get_by_role("img", name="Area of each class by date, in km²")
+        expect(chart.locator("canvas")).to_be_visible()
+        expect(chart.locator(".u-legend")).to_contain_text("water")
+        expect(page.get_by_role("table", name="series.csv")).to_contain_text("2020-01-27")
+        box, above = chart.locator("canvas").bounding_box(), chart.bounding_box()
+        assert box is not None
+        assert above is not None
+        assert box["width"] > above["width"] * 0.9
+        page.screenshot(path=tmp_path / "series.png", full_page=True)
+
+
 @pytest.mark.breadth
 def test_the_pointer_reads_the_value_of_its_pixel(open_stack: Stack, browser: Browser, tmp_path: Path) -> None:
     scene = tmp_path / "scene.tif"

@@ -12,6 +12,7 @@ import { polygonLayer } from "./polygons.js";
 import { projectionOf } from "./projection.js";
 import { inspect } from "./rasters.js";
 import { readout } from "./readout.js";
+import { season } from "./season.js";
 
 export async function view(job, files, signal) {
   const stats = job.output?.json ?? {};
@@ -65,6 +66,7 @@ export async function view(job, files, signal) {
     polygons.layer && check("Polygons", false, (on) => polygons.layer.setVisible(on)),
     polygons.problem && polygons.problem !== place.problem && h("p", { class: "quiet" }, polygons.problem));
   return h("div", { class: "map-view" }, wrong, h("div", { class: "map-grid" }, h("div", {}, target, readout(map, place, () => state)), h("div", { class: "map-side" }, controls, legend)),
+    season(stats),
     stats.notes?.length > 0 && h("details", {}, h("summary", {}, `${stats.notes.length} notes about the result`), h("ul", {}, stats.notes.map((note) => h("li", {}, note)))));
 }
 
@@ -105,8 +107,17 @@ async function openedInput(files, stats, place, signal) {
 
 function choicesOf(file, raster, stats) {
   const name = file.name.replace(/\.tiff?$/i, "");
-  if (name === "classes" && stats.classes) return [{ label: "classes", file, raster, classes: stats.classes, band: 0 }];
+  const classes = classesOf(name, stats);
+  if (classes) return [{ label: name, file, raster, classes, band: 0 }];
   return raster.bands.map((band, index) => ({ label: raster.bands.length > 1 ? `${name}: ${band.name}` : name, file, raster, classes: null, band: index }));
+}
+
+/** The classes of a raster: those of the scene, of a change, of a date of a series, or of its extent; undefined for quantities. */
+function classesOf(name, stats) {
+  if (name === "classes") return stats.classes;
+  if (name === "change") return stats.change?.classes;
+  if (name === "extent") return stats.series?.extent.classes;
+  return stats.dates?.find(({ prefix }) => `${prefix}classes` === name)?.classes;
 }
 
 function polygonsOf(files, job, place) {
