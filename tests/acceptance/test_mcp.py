@@ -104,6 +104,7 @@ def test_a_model_is_a_tool_with_its_schema_and_its_answer_is_structured(stack: S
     asyncio.run(talk())
 
 
+@pytest.mark.breadth
 def test_a_scene_of_this_machine_becomes_pictures_and_files(stack: Stack, tmp_path: Path) -> None:
     write_sample(tmp_path / "scene.tif", size_px=256)
     (tmp_path.parent / "secret.txt").write_text("x")
@@ -131,6 +132,7 @@ def test_a_scene_of_this_machine_becomes_pictures_and_files(stack: Stack, tmp_pa
     asyncio.run(talk())
 
 
+@pytest.mark.breadth
 def test_a_long_job_outlasts_the_call_and_is_waited_for(stack: Stack) -> None:
     async def talk() -> None:
         async with Client(stdio(stack)) as client:
@@ -227,6 +229,7 @@ def test_a_job_is_a_task_for_clients_that_know_tasks(stack: Stack) -> None:
     asyncio.run(talk())
 
 
+@pytest.mark.breadth
 def test_over_http_a_call_has_the_key_of_its_request(tmp_path: Path) -> None:
     from httpx2 import AsyncClient
     from mcp.client.streamable_http import streamable_http_client

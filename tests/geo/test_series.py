@@ -366,6 +366,7 @@ def peak_mb(folder: Path, dates: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.breadth
 @pytest.mark.slow
 def test_more_dates_take_no_more_memory(tmp_path: Path) -> None:
     few = peak_mb(tmp_path / "few", 3)
