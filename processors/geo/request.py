@@ -69,7 +69,7 @@ class SceneRequest(Acquisition):
     dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
         "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
         "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
-        "or STAC item. `bands` and `radiometry` apply to every date. Of a `series`: any number, in any order."
+        "or STAC item. `bands` and `radiometry` apply to every date. Of a `series`: up to 100, in any order."
     )
     bands: list[BandName | Annotated[int, Field(ge=1)]] | None = Field(
         default=None,

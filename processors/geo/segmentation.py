@@ -17,13 +17,14 @@ from penstock.processors.geo.mapping import MappingContext, SceneMapper, scene_s
 from penstock.processors.geo.options import SegmentationOptions, read_options
 from penstock.processors.geo.read.inputs import alike
 from penstock.processors.geo.read.provenance import Provenance
+from penstock.processors.geo.read.zones import check_rows
 from penstock.processors.geo.request import ChangeRequest, SegmentationRequest
 from penstock.processors.geo.runs import PrefixedSink, SplitOutputs, in_one_job, one_division, part_of_run
 from penstock.processors.geo.scene_processor import SceneProcessor
 from penstock.processors.geo.series import SeriesContext, SeriesWriter, prepare_series, save_part
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.wanted_classes import wanted_classes
-from penstock.processors.geo.write.change_outputs import ChangeOutputs
+from penstock.processors.geo.write.change_outputs import ChangeOutputs, change_labels
 from penstock.processors.geo.write.class_outputs import (
     ClassOutputs,
     ClassTally,
@@ -112,9 +113,11 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
         if request.series is not None:
             self._needs_one_date("series")
             wanted = wanted_classes(request.series, self._options.classes, "series")
-            return prepare_series(self._runner, request, media, wanted, part)
+            return prepare_series(self._runner, request, media, wanted, part, len(self._options.classes))
         if request.change is None:
-            return super()._prepared(request, media, part)
+            prepared = super()._prepared(request, media, part)
+            check_rows(prepared.context.inputs.zones, len(self._options.classes))
+            return prepared
         self._change(request.change, Path(), request)
         self._needs_one_date("change")
         earlier = earlier_request(request, request.change)
@@ -127,6 +130,7 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
             before = self._runner.prepare(earlier, earlier.outputs, media, part, inputs=first)
         strips = before.context.plan.strip_count
         after = self._runner.prepare(request, request.outputs, media, part_of_run(part, strips), inputs=last)
+        check_rows(after.context.inputs.zones, len(self._options.classes) + len(change_labels("")))
         prompts = _one_after_the_other(before.prompts, after.prompts)
         context = replace(after.context, before=before.context)
         division = one_division([(run.division, run.context.plan.strip_count) for run in (before, after)])

@@ -25,6 +25,7 @@ from penstock.processors.geo.read.grids import is_shifted, nesting
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.provenance import Provenance
 from penstock.processors.geo.read.raster import Scene
+from penstock.processors.geo.read.zones import check_rows, read_zones
 from penstock.processors.geo.request import OutputName, SegmentationRequest
 from penstock.processors.geo.runs import PrefixedSink, SplitOutputs, in_one_job, of_one_scene, one_division, part_of_run
 from penstock.processors.geo.wanted_classes import WantedClasses
@@ -33,6 +34,7 @@ from penstock.processors.geo.write.class_outputs import ClassOutputs
 from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterSet
 from penstock.processors.geo.write.series_outputs import CSV_TYPE, SumsFile, add_series, series_csv
+from penstock.processors.geo.write.zone_outputs import add_zones_csv
 
 #: Outputs that are made for the whole series; all others are made for each date.
 _OF_THE_WHOLE: frozenset[OutputName] = frozenset({"stats", "item"})
@@ -126,11 +128,16 @@ WriteDate = Callable[
 
 
 def prepare_series(
-    runner: SceneMapper, request: SegmentationRequest, media: Media, wanted: WantedClasses, part: range | None
+    runner: SceneMapper,
+    request: SegmentationRequest,
+    media: Media,
+    wanted: WantedClasses,
+    part: range | None,
+    classes: int,
 ) -> Prepared[SeriesContext]:
     """Return the prompts of all dates, one date after the other; with `part`, only those of these strips.
 
-    Strips are numbered one date after the other.
+    Strips are numbered one date after the other. The model has so many `classes`.
     Raises `InvalidInput` that names the reasons if no date can be used.
     """
     opened, failed = _open(runner, request, media)
@@ -138,11 +145,14 @@ def prepare_series(
     failed += others
     if in_time := all(date.span for date in usable):
         usable.sort(key=lambda date: date.span[0])
+    zones = read_zones(request, media, usable[0].inputs.grid) if usable and part is None else ()
+    check_rows(zones, len(usable) * classes)
     runs, prepared, strips = list[DateRun](), list[Prepared[MappingContext[SegmentationRequest]]](), 0
     for date in usable:
         own, alone = part_of_run(part, strips), date.request
         try:
-            each = runner.prepare(alone, alone.outputs, media, own, inputs=date.inputs, followed=True)
+            inputs = replace(date.inputs, zones=zones)
+            each = runner.prepare(alone, alone.outputs, media, own, inputs=inputs, followed=True)
         except InputError as error:
             failed.append(date.failed(error.detail))
         else:
@@ -161,7 +171,7 @@ def _open(runner: SceneMapper, request: SegmentationRequest, media: Media) -> tu
     opened, failed = list[_Opened](), list[FailedDate]()
     outputs = tuple(name for name in request.outputs if name not in _OF_THE_WHOLE)
     for listed, date in enumerate(request.dates or (), 1):
-        alone = of_one_scene(request, date, dates=None, outputs=outputs)
+        alone = of_one_scene(request, date, dates=None, zones=None, outputs=outputs)
         try:
             opened.append(_Opened(listed, alone, runner.read(alone, media)))
         except InputError as error:
@@ -302,6 +312,9 @@ class SeriesWriter:
             if "stats" in request.outputs:
                 (path := self._sink.path("series.csv")).write_text(series_csv(dates), encoding="utf-8")
                 rasters.artifacts.add(path.name, path, CSV_TYPE, title="areas by date", roles=("metadata",))
+                add_zones_csv(
+                    rasters.artifacts, [(_when(date), each) for date in dates for each in date.get("zones", ())]
+                )
                 rasters.artifacts.add_json("stats.json", stats, title="statistics", roles=("metadata",))
             if "item" in request.outputs:
                 rasters.add_item(provenance)
@@ -351,6 +364,10 @@ def _of_all(dates: Sequence[Provenance], entries: Sequence[dict[str, Any]]) -> P
         (),
         tuple(item for date in dates for item in date.items),
     )
+
+
+def _when(date: dict[str, Any]) -> dict[str, Any]:
+    return {name: date[name] for name in ("date", "time")}
 
 
 def _text(span: Sequence[datetime]) -> str | None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.processors.geo.read.placed_polygons import polygonal
-from penstock.processors.geo.tiling.coverage import coverages
+from penstock.processors.geo.tiling.coverage import MOST_PIECES, coverages
 from tests.support.geo.shares import SHAPES, shares_of
 
 HEIGHT, WIDTH = 14, 17
@@ -65,3 +66,24 @@ def test_neighbours_cover_the_pixels_on_their_common_edge_together() -> None:
     left = shapely.make_valid(shapely.Polygon([(0, 0), *edge, (0, HEIGHT)]))
     right = shapely.difference(WHOLE, left)
     np.testing.assert_allclose(covered(left, 20) + covered(right, 50), 1, rtol=0, atol=1e-9)
+
+
+def test_polygons_of_more_edges_than_are_held_at_a_time_have_the_same_shares() -> None:
+    """Tall teeth, whose rows are taken in parts, and flat ones, whose edges in one row are taken in parts."""
+    tall = comb(2_000, 300.0)
+    flat = shapely.transform(
+        shapely.transform(comb(2_000, 0.9), lambda xy: xy[:, ::-1]), lambda xy: xy * (1_000, 0.0005)
+    )
+    for shape in (tall, flat):
+        [one] = coverages(shape)
+        assert len(one.edges) * max(one.box.height, one.box.width) > 2 * MOST_PIECES
+        sums = sum(float(share.sum()) for _, share in one.strips())
+        assert sums == pytest.approx(shape.area, rel=1e-9)
+
+
+def comb(teeth: int, length: float) -> Any:
+    """Return a valid polygon with so many teeth, each half a unit wide, on a back of a tenth."""
+    ring = [(0.0, 0.0)]
+    for at in range(teeth):
+        ring += [(at, length), (at + 0.5, length), (at + 0.5, 0.1), (at + 1.0, 0.1)]
+    return shapely.Polygon([*ring, (float(teeth), 0.0)])

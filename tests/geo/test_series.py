@@ -129,11 +129,19 @@ def test_each_raster_is_the_sum_of_the_maps(tmp_path: Path) -> None:
 
 def test_zones_have_their_areas_on_each_date(tmp_path: Path) -> None:
     dates, wanted = write_dates(tmp_path / "scenes", 2), zones()
-    _, data = run(dates, tmp_path / "series", outputs=("stats",), zones=wanted)
+    sink, data = run(dates, tmp_path / "series", outputs=("stats",), zones=wanted)
     for date, own in zip(dates[::-1], data["dates"], strict=True):
         stats = alone(date, tmp_path / own["prefix"], outputs=("stats",), zones=wanted)["stats.json"]
         assert own["zones"] == json.loads(stats.read_text())["zones"]
         assert any(row["pixels"] for row in own["zones"][0]["classes"])
+    rows = list(csv.DictReader(sink.artifacts["zones.csv"].open(encoding="utf-8-sig")))
+    assert [(row["date"], row["zone"]) for row in rows[: len(own["zones"])]] == [
+        ("1", each["name"]) for each in own["zones"]
+    ]
+    assert len(rows) == 2 * len(own["zones"])
+    twice = {**wanted, "features": [wanted["features"][0]] * 2}
+    with pytest.raises(InvalidInput, match=r"^Several zones have the same name"):
+        run(dates, tmp_path / "twice", outputs=("stats",), zones=twice)
 
 
 def test_the_area_of_each_class_on_each_date_is_in_the_statistics_and_in_a_table(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_change_has_its_areas_in_each_zone(scene: Path, tmp_path: Path) -> Non
         check_classes(zone["change"], expected, SHAPES[zone["name"]], names)
     with sink.artifacts["zones.csv"].open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["water gained m2"]) for row in rows] == [
+    assert [float(row["change: water gained m2"]) for row in rows] == [
         zone["change"]["classes"][2]["area_m2"] for zone in data["zones"]
     ]
 

@@ -256,7 +256,7 @@ def read_inputs(
 
 def with_zones(inputs: Inputs, request: SceneRequest, media: Media) -> Inputs:
     """Return the inputs with the request's zones; see `read_zones`."""
-    return replace(inputs, zones=read_zones(request, media, inputs.grid))
+    return inputs if request.zones is None else replace(inputs, zones=read_zones(request, media, inputs.grid))
 
 
 def _check_dates(given: int, needed: int) -> None:

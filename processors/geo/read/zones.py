@@ -41,6 +41,10 @@ _ZONES: Final = Subject("The document of zones", "/input/zones")
 _WHAT: Final = "document of zones"
 #: Positions of all zones of a document.
 _MAX_POSITIONS: Final = 1_000_000
+#: Pixels of the rectangles around all zones together: minutes of counting.
+_MAX_PX: Final = 20_000_000_000
+#: Rows of the statistics of all zones: about 130 bytes of JSON each, of the 16 MiB that a result may have.
+_MAX_ROWS: Final = 100_000
 #: Share of a scene's size around it beyond which a zone is cut before it is placed: far away, edges may have no place.
 _AROUND: Final = 0.05
 #: Names that a sentence lists, at most, and characters of a name.
@@ -101,7 +105,25 @@ def read_zones(request: SceneRequest, media: Media, grid: Scene) -> tuple[Zone, 
     target = Target(ground_of(grid, _ZONES), grid.height, grid.width)
     _check_degrees(shapes, subjects, crs, target.ground.crs)
     near = surroundings(grid, document.crs, crs)
-    return tuple(place_zone(*each, crs, target, near) for each in zip(names, shapes, subjects, strict=True))
+    zones = tuple(place_zone(*each, crs, target, near) for each in zip(names, shapes, subjects, strict=True))
+    px = sum(part.box.height * part.box.width for zone in zones for part in zone.parts)
+    if px > _MAX_PX:
+        raise _ZONES.error(
+            f"The rectangles around the zones have {px:,} pixels together, and at most {_MAX_PX:,} are counted: give "
+            "fewer or smaller zones.",
+            "has too large zones",
+        )
+    return zones
+
+
+def check_rows(zones: Sequence[Zone], rows: int) -> None:
+    """Raise `InvalidInput` for zones whose statistics, with so many rows for each zone, are too long for a result."""
+    if len(zones) * rows > _MAX_ROWS:
+        raise _ZONES.error(
+            f"The statistics of {len(zones):,} zones have {rows} rows each, one for each class and date, and all zones "
+            f"together may have {_MAX_ROWS:,}: give at most {_MAX_ROWS // rows:,} zones.",
+            "has too many zones",
+        )
 
 
 def place_zone(name: str, shape: Any, subject: Subject, crs: CRS, target: Target, near: Any | None = None) -> Zone:

@@ -24,6 +24,8 @@ Floats = npt.NDArray[np.float64]
 _ROUNDING: Final = 1e-9
 #: Pixels of a strip, at most, unless a row has more.
 STRIP_PX = 2**20
+#: Pieces of edges that are in memory at a time, about 250 bytes each; a single edge may have more.
+MOST_PIECES = 500_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,28 +42,37 @@ class Coverage:
 
         Each row is computed by itself, so that its numbers do not depend on the other rows.
         """
-        height, width = bottom - top, self.box.width
         near = self.edges[(self.edges[:, 1] < bottom) & (self.edges[:, 3] > top)]
-        x0, y0, x1, y1, sign = _cut(near, 1, top, bottom).T
+        pieces = np.cumsum(_pieces(near, top, bottom))
+        if bottom - top > 1 and len(near) and pieces[-1] > MOST_PIECES:
+            middle = (top + bottom) // 2
+            return np.concatenate([self.rows(top, middle), self.rows(middle, bottom)])
+        sums = np.zeros((bottom - top) * (self.box.width + 1))
+        for edges in np.split(near, np.flatnonzero(np.diff(pieces // MOST_PIECES)) + 1):
+            sums += self._sums(edges, top, bottom)
+        covered: Floats = np.cumsum(sums.reshape(bottom - top, self.box.width + 1)[:, :-1], axis=1, dtype=np.float64)
+        covered[covered < _ROUNDING] = 0
+        covered[covered > 1 - _ROUNDING] = 1
+        return covered
+
+    def _sums(self, edges: Floats, top: int, bottom: int) -> Floats:
+        """Return float64 (rows * (columns + 1)): what some edges add to each pixel, before the running sum of a row."""
+        height, width = bottom - top, self.box.width
+        x0, y0, x1, y1, sign = _cut(edges, 1, top, bottom).T
         row = np.floor((y0 + y1) / 2).astype(np.intp) - top
         mine = (row >= 0) & (row < height)
         flat = np.stack([x0, y0, x1, y1, sign], axis=1)[mine]
         along = np.where(flat[:, :1] <= flat[:, 2:3], flat[:, :4], flat[:, [2, 3, 0, 1]])  # from left to right
         pieces = _cut(np.column_stack([along, flat[:, 4], row[mine]]), 0, self.box.left, self.box.right)
-        return self._sums(pieces, height, width)
-
-    def _sums(self, pieces: Floats, height: int, width: int) -> Floats:
-        x0, y0, x1, y1, sign, row = pieces.T
+        x0, y0, x1, y1, sign, at_row = pieces.T
         middle = (x0 + x1) / 2 - self.box.left
         column = np.clip(np.floor(middle).astype(np.intp), 0, width - 1)
         share, added = middle - column, np.abs(y1 - y0) * sign
-        at = row.astype(np.intp) * (width + 1) + column
-        sums = np.bincount(at, added * (1 - share), height * (width + 1))
-        sums += np.bincount(at + 1, added * share, height * (width + 1))
-        covered: Floats = np.cumsum(sums.reshape(height, width + 1)[:, :-1], axis=1, dtype=np.float64)
-        covered[covered < _ROUNDING] = 0
-        covered[covered > 1 - _ROUNDING] = 1
-        return covered
+        at = at_row.astype(np.intp) * (width + 1) + column
+        sums = np.zeros(height * (width + 1))
+        sums += np.bincount(at, added * (1 - share), len(sums))
+        sums += np.bincount(at + 1, added * share, len(sums))
+        return sums
 
     def strips(self, most_px: int = STRIP_PX) -> Iterator[tuple[Box, Floats]]:
         """Yield the box in strips, from top to bottom, each with the covered shares of its pixels."""
@@ -69,6 +80,14 @@ class Coverage:
         for top in range(self.box.top, self.box.bottom, step):
             bottom = min(top + step, self.box.bottom)
             yield Box(top, self.box.left, bottom, self.box.right), self.rows(top, bottom)
+
+
+def _pieces(edges: Floats, top: int, bottom: int) -> Floats:
+    """Return about how many pieces each edge has in some rows: one for each row and column that it meets."""
+    x0, y0, x1, y1, _ = edges.T
+    rows = np.minimum(y1, bottom) - np.maximum(y0, top)
+    found: Floats = 2 + rows + np.abs(x1 - x0) * rows / (y1 - y0)
+    return found
 
 
 def coverages(shape: Any) -> tuple[Coverage, ...]:

@@ -200,7 +200,7 @@ class ClassOutputs:
         rasters, zones = self._rasters, ZoneOutputs(self._zones, self.counts.area)
         zones.add_classes(rasters.path("classes"), self._labels)
         if change is not None:
-            zones.add_classes(rasters.path("change"), change_labels(change.name), under="change")
+            zones.add_classes(rasters.path("change"), change_labels(change.classes.name), under="change")
         zones.finish(stats, rasters.artifacts, as_file="stats" in self._wanted)
 
     def _add_polygons(self) -> dict[str, Any]:

@@ -105,9 +105,7 @@ class ZoneOutputs:
         stats["zones"] = self._entries
         stats["notes"] += [*zone_notes(self._zones), *self._notes]
         if as_file:
-            path = artifacts.sink.path("zones.csv")
-            _write_csv(path, self._entries)
-            artifacts.add(path.name, path, CSV_TYPE, title="statistics of zones", roles=("metadata",))
+            add_zones_csv(artifacts, [({}, entry) for entry in self._entries])
 
     def _classes(self, zone: Zone, file: Any, labels: Sequence[ClassLabel]) -> Entry:
         pixels, m2 = np.zeros(NODATA + 1), np.zeros(NODATA + 1)
@@ -171,14 +169,21 @@ def _band(zone: Zone, file: Any, band: int) -> Any:
     return statistics_of(chunks)
 
 
-def _write_csv(path: Path, entries: Sequence[Entry]) -> None:
-    """Write a row for each zone, with a byte order mark, by which spreadsheets know UTF-8."""
-    rows = [dict(_cells(entry)) for entry in entries]
+def add_zones_csv(artifacts: ArtifactWriter, entries: Sequence[tuple[Mapping[str, Any], Entry]]) -> None:
+    """Add zones.csv: a row for each zone behind what is known of it; no file without zones.
+
+    It has a byte order mark, by which spreadsheets know UTF-8.
+    """
+    if not entries:
+        return
+    path = artifacts.sink.path("zones.csv")
+    rows = [{**known, **dict(_cells(entry))} for known, entry in entries]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.DictWriter(file, columns, restval=0)
         writer.writeheader()
         writer.writerows(rows)
+    artifacts.add(path.name, path, CSV_TYPE, title="statistics of zones", roles=("metadata",))
 
 
 def _cells(entry: Entry) -> Iterator[tuple[str, Any]]:
@@ -186,12 +191,13 @@ def _cells(entry: Entry) -> Iterator[tuple[str, Any]]:
     name = entry["name"]
     yield "zone", f"'{name}" if name.startswith(_FORMULAS) else name
     yield from (("whole", "yes" if entry["whole"] else "no"), ("pixels", entry["pixels"]))
-    yield from (("valid pixels", entry["valid_pixels"]),) if "valid_pixels" in entry else ()
+    yield from (("pixels with data", entry["valid_pixels"]),) if "valid_pixels" in entry else ()
     yield "m2", entry["area_m2"]
-    for each in (*entry.get("classes", ()), *entry.get("change", {}).get("classes", ())):
-        yield f"{each['name']} pixels", each["pixels"]
-        yield f"{each['name']} m2", each["area_m2"]
-        yield f"{each['name']} %", each["percent"]
+    for of, named in (("", entry), ("change: ", entry.get("change", {}))):
+        for each in named.get("classes", ()):
+            yield f"{of}{each['name']} pixels", each["pixels"]
+            yield f"{of}{each['name']} m2", each["area_m2"]
+            yield f"{of}{each['name']} %", each["percent"]
     for each in entry.get("values", ()):
         yield from ((f"{each['name']} {key}", each[key]) for key in ("count", "min", "max", "mean", "std"))
         yield from ((f"{each['name']} p{at}", each["percentiles"].get(str(at))) for at in PERCENTILES)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from penstock.client import AsyncClient
 
 _BEARER = "bearer "
+#: Addresses that stand for all of a machine.
+_EVERY = ("0.0.0.0", "[::]", "::")  # noqa: S104  (refused without a name)
+#: Seconds for which a request is sent again, at most: a call ends before its client gives up.
+_PATIENCE_S = 5.0
 
 
 def mcp(
@@ -53,8 +57,10 @@ def mcp(
         raise typer.BadParameter("--folder is for stdio: callers over HTTP are on other machines")
     else:
         host, _, port = http.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not (port.isdigit() and int(port) < 65536):
             raise typer.BadParameter(f"--http {http}: write HOST:PORT, such as 127.0.0.1:8090")
+        if host in _EVERY and not names:
+            raise typer.BadParameter(f"--http {http} needs --host-name: the name or address that clients use")
         _over_http(mcp_server(lambda headers: _client(url, headers or {}), url), host, int(port), names or ())
 
 
@@ -64,9 +70,10 @@ def _client(url: str, headers: Mapping[str, str] | None) -> AsyncClient:
     from penstock.config import api_key
 
     if headers is None:
-        return AsyncClient(url, api_key=api_key())
+        return AsyncClient(url, api_key=api_key(), patience_s=_PATIENCE_S)
     given = headers.get("authorization", "")
-    return AsyncClient(url, api_key=given[len(_BEARER) :] if given.lower().startswith(_BEARER) else None)
+    key = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else None
+    return AsyncClient(url, api_key=key, patience_s=_PATIENCE_S)
 
 
 async def _over_stdio(server: Server[Any]) -> None:
@@ -80,9 +87,11 @@ def _over_http(server: Server[Any], host: str, port: int, names: Sequence[str]) 
     import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings
 
-    own = [f"{name}{end}" for name in (host, "127.0.0.1", "localhost", *names) for end in ("", ":*")]
+    address = host.strip("[]")
+    ours = f"[{address}]" if ":" in address else address
+    own = [f"{name}{end}" for name in (ours, "127.0.0.1", "localhost", *names) for end in ("", ":*")]
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in own]
     # A page of another site must not reach a server of this machine by a name that it made point here.
     security = TransportSecuritySettings(allowed_hosts=own, allowed_origins=origins)
-    app = server.streamable_http_app(stateless_http=True, transport_security=security, host=host)
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    app = server.streamable_http_app(stateless_http=True, transport_security=security, host=address)
+    uvicorn.run(app, host=address, port=port, log_level="warning")

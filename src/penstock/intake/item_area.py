@@ -59,7 +59,7 @@ def check_degrees(polygons: Sequence[NamedPolygon], *, place: str = "/area") -> 
     such polygons, so `named_polygons` returns them.
     """
     for polygon in polygons:
-        if (wrong := _wrong_with(polygon.geometry)) is not None:
+        if (wrong := _wrong_with(polygon.geometry, _MOST_COMPARED // len(polygons))) is not None:
             raise InvalidRequest(errors=[Issue(place, f"{wrong} ({polygon.name})")])
 
 
@@ -69,7 +69,7 @@ def polygons_of(geometry: Mapping[str, Any]) -> Sequence[Any]:
     return [coordinates] if geometry["type"] == "Polygon" else coordinates
 
 
-def _wrong_with(geometry: Mapping[str, Any]) -> str | None:
+def _wrong_with(geometry: Mapping[str, Any], most_compared: int) -> str | None:
     rings = [[(point[0], point[1]) for point in ring] for part in polygons_of(geometry) for ring in part]
     for x, y in chain(*rings):
         if abs(x) > 180:
@@ -78,18 +78,18 @@ def _wrong_with(geometry: Mapping[str, Any]) -> str | None:
             return f"has the latitude {y:.10g}: write degrees from -90 to 90, after the longitude"
     if any(ring[0] != ring[-1] for ring in rings):
         return "has a ring that is not closed: its last position must repeat the first"
-    crossing = _crossing(rings)
+    crossing = _crossing(rings, most_compared)
     return None if crossing is None else "has edges that cross, such as that from {:.10g}, {:.10g}".format(*crossing)
 
 
-def _crossing(rings: Sequence[Sequence[_Point]]) -> _Point | None:
-    """Return the western end of an edge that crosses another one; None also after `_MOST_COMPARED` pairs of edges."""
+def _crossing(rings: Sequence[Sequence[_Point]], most_compared: int) -> _Point | None:
+    """Return the western end of an edge that crosses another one; None also after so many pairs of edges."""
     edges = sorted((min(ends), max(ends)) for ring in rings for ends in pairwise(ring))
     beside, compared = list[tuple[_Point, _Point]](), 0
     for west, east in edges:
         beside = [edge for edge in beside if edge[1][0] >= west[0]]
         compared += len(beside)
-        if compared > _MOST_COMPARED:
+        if compared > most_compared:
             return None
         if any(_side(*edge, west) * _side(*edge, east) < 0 > _side(west, east, edge[0]) * _side(west, east, edge[1])
                for edge in beside):  # fmt: skip

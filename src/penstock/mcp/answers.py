@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin
 
@@ -16,8 +17,9 @@ from penstock.jobs import Status
 
 #: Milliseconds after which a client asks for a task again.
 POLL_MS: Final = 2000
-#: Bytes of an image that is part of an answer, and characters of a result as text, at most.
-MAX_IMAGE_BYTES, MAX_TEXT_CHARS = 1 << 20, 20_000
+#: Bytes of the images of an answer together, characters of a result as text, and of one as structured content, at most.
+MAX_IMAGE_BYTES, MAX_TEXT_CHARS, MAX_JSON_CHARS = 1 << 20, 20_000, 200_000
+_IMAGES: Final = ("image/png", "image/jpeg", "image/webp")
 _FILES: Final = "penstock://jobs/"
 
 
@@ -50,12 +52,10 @@ def file_of(uri: str) -> tuple[str, str]:
 
 
 def shown_images(job: Job) -> list[Artifact]:
-    """Return the images of a job that are part of its answer."""
-    return [one for one in job.artifacts if one.content_type.startswith("image/p") and _is_small(one)]
-
-
-def _is_small(artifact: Artifact) -> bool:
-    return artifact.size_bytes <= MAX_IMAGE_BYTES
+    """Return the images of a job that are part of its answer: the first ones, as long as they are small together."""
+    images = [one for one in job.artifacts if one.content_type in _IMAGES]
+    sums = accumulate(one.size_bytes for one in images)
+    return [one for one, size in zip(images, sums, strict=True) if size <= MAX_IMAGE_BYTES]
 
 
 def answer(job: Job, service: str, images: Mapping[str, bytes]) -> CallToolResult:
@@ -75,7 +75,7 @@ def answer(job: Job, service: str, images: Mapping[str, bytes]) -> CallToolResul
         content.append(
             ResourceLink(
                 uri=file_uri(job.id, one.name), name=one.name, mime_type=one.content_type, size=one.size_bytes,
-                description=f"The same file by HTTP: {_address(service, one)}",
+                description=f"The same file by HTTP: {address(service, one)}",
             )
         )  # fmt: skip
     return CallToolResult(
@@ -88,18 +88,19 @@ def answer(job: Job, service: str, images: Mapping[str, bytes]) -> CallToolResul
 def structured(job: Job, service: str) -> dict[str, Any]:
     """Return the facts about a job as JSON."""
     progress = job.progress
+    fits = len(json.dumps(job.data, ensure_ascii=False)) <= MAX_JSON_CHARS
     return {
         "job_id": job.id,
         "model": job.model,
         "status": job.status.value,
         **({} if job.over else {"progress": {"done": progress.done, "total": progress.total, "unit": progress.unit}}),
         **({} if job.text is None else {"text": job.text}),
-        **({} if job.data is None else {"output": dict(job.data)}),
+        **({} if job.data is None or not fits else {"output": dict(job.data)}),
         **({} if job.error is None else {"error": {"code": job.error.code, "detail": job.error.detail}}),
         "files": [
             {
                 "name": one.name, "media_type": one.content_type, "size_bytes": one.size_bytes,
-                "uri": file_uri(job.id, one.name), "url": _address(service, one),
+                "uri": file_uri(job.id, one.name), "url": address(service, one),
             }
             for one in job.artifacts
         ],
@@ -159,8 +160,9 @@ def _cut(text: str) -> str:
     """Return a text, or its beginning and the word that there is more."""
     if len(text) <= MAX_TEXT_CHARS:
         return text
-    return f"{text[:MAX_TEXT_CHARS]} ... ({len(text)} characters; the structured content has all)"
+    return f"{text[:MAX_TEXT_CHARS]} ... ({len(text)} characters in all)"
 
 
-def _address(service: str, artifact: Artifact) -> str:
+def address(service: str, artifact: Artifact) -> str:
+    """Return the address of a file by HTTP."""
     return urljoin(service, artifact.url)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from uuid import uuid4
 
 import anyio
 from mcp import MCPError
@@ -43,6 +44,8 @@ from penstock.mcp import answers, tools
 TASKS: Final = "io.modelcontextprotocol/tasks"
 #: Seconds between two reports of progress.
 _REPORT_S = 2.0
+#: Seconds for the request that cancels the job of a call that was given up.
+_CANCEL_S = 5.0
 #: Bytes of a file that is read as a resource, at most.
 MAX_RESOURCE_BYTES: Final = 8 << 20
 _INSTRUCTIONS = (
@@ -98,10 +101,10 @@ class Doors:
             async with self._connect(None if context.request is None else context.request.headers) as client:
                 if wanted is not None:
                     return await self._beside(client, context, wanted)
-                job = await client.submit(params.name, given)
                 if context.session.check_client_capability(ClientCapabilities(extensions={TASKS: {}})):
+                    job = await client.submit(params.name, given)
                     return {"resultType": "task", **await self._task(client, job)}
-                return await self._awaited(client, context, job, tools.USUAL_S, cancels=True)
+                return await self._run(client, context, params.name, given)
         except ValidationError as error:
             return answers.refusal(_plainly(error))
         except ClientError as error:
@@ -125,25 +128,25 @@ class Doors:
             case _:
                 raise AssertionError(wanted)
 
-    async def _awaited(
-        self, client: AsyncClient, context: _Context, job: Job, seconds: float, *, cancels: bool = False
+    async def _run(
+        self, client: AsyncClient, context: _Context, model: str, given: Mapping[str, Any]
     ) -> CallToolResult:
-        """Return a job when it has ended, or as it is after so many seconds, and report its progress meanwhile.
-
-        With `cancels`, a call that its client gives up cancels the job: nobody else knows its id.
-        """
-        ends = anyio.current_time() + seconds
+        """Run a job. A call that its client gives up cancels the job: nobody else knows its id."""
+        job_id = str(uuid4())
         try:
-            while not job.over and (left_s := ends - anyio.current_time()) > 0:
-                await context.session.report_progress(
-                    job.progress.done, job.progress.total or None, answers.sentence(job)
-                )
-                job = await client.job(job.id, wait_s=min(_REPORT_S, left_s))
+            job = await client.submit(model, given, job_id=job_id)
+            return await self._awaited(client, context, job, tools.USUAL_S)
         except anyio.get_cancelled_exc_class():
-            if cancels:
-                with anyio.CancelScope(shield=True):
-                    await client.cancel(job.id)
+            with anyio.move_on_after(_CANCEL_S, shield=True), suppress(ClientError):
+                await client.cancel(job_id)
             raise
+
+    async def _awaited(self, client: AsyncClient, context: _Context, job: Job, seconds: float) -> CallToolResult:
+        """Return a job when it has ended, or as it is after so many seconds, and report its progress meanwhile."""
+        ends = anyio.current_time() + seconds
+        while not job.over and (left_s := ends - anyio.current_time()) > 0:
+            await context.session.report_progress(job.progress.done, job.progress.total or None, answers.sentence(job))
+            job = await client.job(job.id, wait_s=min(_REPORT_S, left_s))
         return answers.answer(job, self._service, await self._images(client, job))
 
     async def _images(self, client: AsyncClient, job: Job) -> dict[str, bytes]:
@@ -192,7 +195,9 @@ class Doors:
             kinds = {one.name: one for one in job.artifacts}
             if name in kinds and kinds[name].size_bytes > MAX_RESOURCE_BYTES:
                 size = f"{kinds[name].size_bytes} bytes, more than {MAX_RESOURCE_BYTES}"
-                raise MCPError(INVALID_PARAMS, f"{name} has {size}: fetch it by HTTP, {self._service}{kinds[name].url}")
+                raise MCPError(
+                    INVALID_PARAMS, f"{name} has {size}: fetch {answers.address(self._service, kinds[name])}"
+                )
             content = await _read(client, job, name)
         kind = kinds[name].content_type
         if kind.startswith("text/") or kind.endswith("json"):

@@ -111,17 +111,21 @@ class Tools:
         if path is not None and self._folder is not None:
             source = _below(self._folder, path)
             return _uploaded(source.name, await client.upload(source))
-        if not wanted.name:
-            raise ClientError("`name` is missing: the name of the file")
         content = _content(wanted)
         with tempfile.TemporaryDirectory(prefix="penstock-mcp-") as folder:
             source = Path(folder, wanted.name)
-            source.write_bytes(content)
+            try:
+                source.write_bytes(content)
+            except (OSError, ValueError) as error:
+                raise ClientError(f"`name` {wanted.name!r} is no name of a file") from error
             return _uploaded(wanted.name, await client.upload(source))
 
 
 def _below(folder: Path, path: str) -> Path:
-    found = (folder / path).resolve()
+    try:
+        found = (folder / path).resolve()
+    except (OSError, ValueError) as error:
+        raise ClientError(f"{path!r} is no path") from error
     if not found.is_relative_to(folder):
         raise ClientError(f"{path} is outside of {folder}, the folder that agents may read")
     if not found.is_file():

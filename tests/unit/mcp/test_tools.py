@@ -53,6 +53,8 @@ def test_a_small_file_comes_in_the_call(tmp_path: Path) -> None:
         ({"name": "a"}, "as one of `text` and `base64`"),
         ({"name": "a", "text": "b", "base64": "Yg=="}, "as one of `text` and `base64`"),
         ({"name": "a", "base64": "?"}, "cannot be decoded"),
+        ({"name": "..", "text": "x"}, "is no name of a file"),
+        ({"name": "ж" * 200, "text": "x"}, "is no name of a file"),
         ({"name": "a", "text": "x" * (MAX_INLINE_BYTES + 1)}, "a call takes 2097152 at most"),
     ],
 )
@@ -72,6 +74,8 @@ def test_files_of_the_machine_are_those_below_the_folder(tmp_path: Path) -> None
     for path in ("../secret", "way-out", str(tmp_path / "secret")):
         with pytest.raises(ClientError, match="outside of"):
             uploaded(Tools(folder), path=path)
+    with pytest.raises(ClientError, match="is no path"):
+        uploaded(Tools(folder), path="a\0b")
     with pytest.raises(ClientError, match="there is no file"):
         uploaded(Tools(folder), path="b.tif")
     with pytest.raises(ValidationError, match="path"):
