@@ -242,4 +242,4 @@ def test_overviews_are_made_by_several_threads_whatever_decodes_scenes(
     monkeypatch.setenv("GDAL_NUM_THREADS", "1")  # as in an IO process on two cores
     own_s, all_s = time.thread_time(), time.process_time()
     write_cog(source, tmp_path / "c.tif", overviews="MODE", threads=2)
-    assert time.thread_time() - own_s < (time.process_time() - all_s) / 5
+    assert time.thread_time() - own_s < (time.process_time() - all_s) / 2

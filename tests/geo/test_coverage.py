@@ -18,7 +18,10 @@ from tests.support.geo.shares import SHAPES, shares_of
 HEIGHT, WIDTH = 14, 17
 WHOLE = shapely.box(0, 0, WIDTH, HEIGHT)
 #: Coordinates on borders and centres of pixels are as frequent as others.
-COORDINATES = st.one_of(st.floats(-3, 20), st.integers(-6, 40).map(lambda number: number / 2))
+#: Numbers of nine digits: GEOS itself divides by zero for some that are nearly 0.
+COORDINATES = st.one_of(
+    st.floats(-3, 20).map(lambda number: round(number, 9)), st.integers(-6, 40).map(lambda number: number / 2)
+)
 POINTS = st.lists(st.tuples(COORDINATES, COORDINATES), min_size=3, max_size=12)
 
 

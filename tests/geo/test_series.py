@@ -134,7 +134,8 @@ def test_zones_have_their_areas_on_each_date(tmp_path: Path) -> None:
         stats = alone(date, tmp_path / own["prefix"], outputs=("stats",), zones=wanted)["stats.json"]
         assert own["zones"] == json.loads(stats.read_text())["zones"]
         assert any(row["pixels"] for row in own["zones"][0]["classes"])
-    rows = list(csv.DictReader(sink.artifacts["zones.csv"].open(encoding="utf-8-sig")))
+    with sink.artifacts["zones.csv"].open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
     assert [(row["date"], row["zone"]) for row in rows[: len(own["zones"])]] == [
         ("1", each["name"]) for each in own["zones"]
     ]
@@ -380,7 +381,7 @@ def test_more_dates_take_no_more_memory(tmp_path: Path) -> None:
     few = peak_mb(tmp_path / "few", 3)
     many = peak_mb(tmp_path / "many", 15)
     # If held, the maps of 12 more dates would take 48 MB, and their scenes 288 MB.
-    assert many < few + 20
+    assert many < few + 40
 
 
 @pytest.mark.breadth(but=("48-3",))
