@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from penstock.intake.local_media import LocalMedia
 from penstock.models import Model
 from penstock.processors.base import Prompt
 from penstock.processors.vllm.serialization import serialize
-from penstock.workers.engine.checking import shared
 from penstock.workers.engine.engine import BatchingEngine
 from penstock.workers.engine.runners import Runners
 from penstock.workers.engine.vllm.runner import EngineDied, Started
@@ -36,10 +34,8 @@ MIB = 2**20
 
 @pytest.fixture(scope="module", autouse=True)
 def double() -> Iterator[Path]:
-    shared(Path(sys.executable)).end()  # it may have begun without the double
     with vllm_double() as folder:
         yield folder
-    shared(Path(sys.executable)).end()
 
 
 @pytest.fixture(scope="module")

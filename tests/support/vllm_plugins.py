@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.models import Model
+from penstock.workers.engine.checking import shared
 
 DOUBLE = Path(__file__).parents[1] / "vllm_double"
 FILES = {"file": "media://numbers"}
@@ -31,6 +32,7 @@ def vllm_double() -> Iterator[Path]:
 def _forget() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("vllm", "double_plugins")]:
         del sys.modules[name]
+    shared(Path(sys.executable)).end()  # it may have begun with the double, or without it
 
 
 def a_directory(folder: Path, **config: Any) -> Path:
