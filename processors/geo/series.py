@@ -40,6 +40,8 @@ from penstock.processors.geo.write.zone_outputs import add_zones_csv
 _OF_THE_WHOLE: frozenset[OutputName] = frozenset({"stats", "item"})
 #: Dates that cannot be used and that an error names, at most.
 _MOST_NAMED = 5
+#: Columns of zones.csv before those of the zone.
+_WHEN = ("date", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +314,10 @@ class SeriesWriter:
             if "stats" in request.outputs:
                 (path := self._sink.path("series.csv")).write_text(series_csv(dates), encoding="utf-8")
                 rasters.artifacts.add(path.name, path, CSV_TYPE, title="areas by date", roles=("metadata",))
-                add_zones_csv(
-                    rasters.artifacts, [(_when(date), each) for date in dates for each in date.get("zones", ())]
-                )
+                rows = [
+                    ({name: date[name] for name in _WHEN}, zone) for date in dates for zone in date.get("zones", ())
+                ]
+                add_zones_csv(rasters.artifacts, rows)
                 rasters.artifacts.add_json("stats.json", stats, title="statistics", roles=("metadata",))
             if "item" in request.outputs:
                 rasters.add_item(provenance)
@@ -364,10 +367,6 @@ def _of_all(dates: Sequence[Provenance], entries: Sequence[dict[str, Any]]) -> P
         (),
         tuple(item for date in dates for item in date.items),
     )
-
-
-def _when(date: dict[str, Any]) -> dict[str, Any]:
-    return {name: date[name] for name in ("date", "time")}
 
 
 def _text(span: Sequence[datetime]) -> str | None:

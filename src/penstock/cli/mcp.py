@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from penstock.client import AsyncClient
 
-_BEARER = "bearer "
 #: Addresses that stand for all of a machine.
 _EVERY = ("0.0.0.0", "[::]", "::")  # noqa: S104  (refused without a name)
 #: Seconds for which a request is sent again, at most: a call ends before its client gives up.
@@ -71,9 +70,8 @@ def _client(url: str, headers: Mapping[str, str] | None) -> AsyncClient:
 
     if headers is None:
         return AsyncClient(url, api_key=api_key(), patience_s=_PATIENCE_S)
-    given = headers.get("authorization", "")
-    key = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else None
-    return AsyncClient(url, api_key=key, patience_s=_PATIENCE_S)
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return AsyncClient(url, api_key=key if scheme.lower() == "bearer" else None, patience_s=_PATIENCE_S)
 
 
 async def _over_stdio(server: Server[Any]) -> None:

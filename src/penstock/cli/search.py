@@ -64,25 +64,22 @@ def search(
     from penstock.config_tables import DEFAULT_TENANT
     from penstock.intake.guard import GuardedClient
     from penstock.intake.item_area import overlaps
-    from penstock.intake.item_filter import item_time, why_not
+    from penstock.intake.item_filter import why_not
     from penstock.intake.stac_search import StacSearch, StacSearches, together
 
     _check_output(jobs, ids=ids, as_json=as_json)
-    if begin is not None and end is not None and begin > end:
-        raise typer.BadParameter(f"--from {begin:%Y-%m-%dT%H:%M:%SZ} lies after --to {end:%Y-%m-%dT%H:%M:%SZ}")
+    _check_times(begin, end)
     document = None if area is None else read_document(area, "--area")
     polygons = () if document is None else _polygons(document)
     passing = _filter(condition, cloud_below)
-    geometry = together([each.geometry for each in polygons])
-    wanted = StacSearch(stac, [collection], geometry, begin, end, passing)
+    wanted = StacSearch(stac, [collection], together([each.geometry for each in polygons]), begin, end, passing)
     searches = StacSearches(GuardedClient(_allowing(load(data), stac)), DEFAULT_TENANT)
 
     def fits(item: Mapping[str, Any]) -> bool:
         there = not polygons or overlaps(polygons, item.get("geometry"))
         return there and (passing is None or why_not(passing, item) is None)
 
-    found = searches.items(wanted, fits, limit)
-    items = sorted(found, key=lambda item: (item_time(item) or datetime.min.replace(tzinfo=UTC), str(item.get("id"))))
+    items = sorted(searches.items(wanted, fits, limit), key=_time_and_id)
     if not items:
         err.print(f"penstock: no item of {collection} matches: search a longer time, a larger area or more cloud")
         raise typer.Exit(JOB_FAILED)
@@ -100,6 +97,17 @@ def _check_output(jobs: str | None, *, ids: bool, as_json: bool) -> None:
         raise typer.BadParameter(f"--jobs {jobs}: write {', '.join(kinds[:-1])} or {kinds[-1]}")
     if as_json + ids + (jobs is not None) > 1:
         raise typer.BadParameter("write one of --json, --ids and --jobs")
+
+
+def _check_times(begin: datetime | None, end: datetime | None) -> None:
+    if begin is not None and end is not None and begin > end:
+        raise typer.BadParameter(f"--from {begin:%Y-%m-%dT%H:%M:%SZ} lies after --to {end:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def _time_and_id(item: Mapping[str, Any]) -> tuple[datetime, str]:
+    from penstock.intake.item_filter import item_time
+
+    return item_time(item) or datetime.min.replace(tzinfo=UTC), str(item.get("id"))
 
 
 def _print(

@@ -90,8 +90,7 @@ class Doors:
         taken = {tool.name for tool in listed}
         async with self.client(context) as client:
             models = [model for model in await client.models() if model.problem is None and model.name not in taken]
-            with_schemas = [model if model.input_schema else await client.model(model.name) for model in models]
-        return ListToolsResult(tools=[*listed, *map(answers.model_tool, with_schemas)])
+        return ListToolsResult(tools=[*listed, *map(answers.model_tool, models)])
 
     async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult | dict[str, Any]:
         """Run a tool. A model's call is a task for a client with the extension, else it waits for the job a while."""

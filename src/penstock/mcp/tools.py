@@ -70,9 +70,6 @@ class Usage(Arguments):
     last: date | None = Field(default=None, description="Last day (UTC); default: today.")
 
 
-_READS: Final = ("penstock_wait", "penstock_usage")
-
-
 class Tools:
     """The tools beside the models. Agents read files below `folder`; None = no files of this machine."""
 
@@ -93,7 +90,7 @@ class Tools:
                 name=name,
                 description=kind.__doc__,
                 input_schema=kind.model_json_schema(),
-                annotations=ToolAnnotations(read_only_hint=name in _READS, destructive_hint=False),
+                annotations=ToolAnnotations(read_only_hint=kind in (Wait, Usage), destructive_hint=False),
             )
             for name, kind in self._kinds.items()
         ]
