@@ -14,7 +14,7 @@ results: `Journal` performs them in threads (worker, keeper), `AsyncJournal` for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -32,6 +32,7 @@ from penstock.errors import (
     RedisUnavailable,
     StateConflict,
     UnknownJob,
+    UnknownUpstream,
 )
 from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
 from penstock.storage.deadline import request_deadline
@@ -39,7 +40,7 @@ from penstock.storage.journal import manifests
 from penstock.storage.journal.manifests import Manifest, StoredOutcome
 from penstock.storage.journal.outputs import read_output
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis import queues, records
+from penstock.storage.redis import chains, queues, records
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
 
@@ -73,14 +74,29 @@ def submit(submission: Submission, limits: QueueLimits) -> Flow[Submitted]:
     A submit also finishes the reservation of an interrupted submit.
     """
     for _ in range(_TRIES):
-        done = yield from _redis(records.submit(submission, limits))
+        try:
+            done = yield from _redis(records.submit(submission, limits))
+        except UnknownUpstream:  # Redis may have lost it
+            if not (yield from _has_all(submission)):
+                raise
+            continue
         if done.job.state is not State.RESERVED:
             return done
         try:
             return (yield from _put_request(submission, limits, done))
         except UnknownJob:
             continue  # the object store was so slow that the keeper forgot the reservation
-    raise RedisUnavailable("the object store is too slow: the reservation of the job was forgotten", retry_after_s=2)
+    raise RedisUnavailable("the job store lost the job's reservation or its upstreams: try again", retry_after_s=2)
+
+
+def _has_all(submission: Submission) -> Flow[bool]:
+    """Return True if all upstreams of a job exist; those that Redis lost are created again."""
+    for upstream in submission.after:
+        try:
+            yield from read(JobKey(submission.key.tenant, upstream))
+        except (UnknownJob, JobGone):
+            return False
+    return True
 
 
 def retry(key: JobKey, new: JobKey, limits: QueueLimits) -> Flow[Submitted]:
@@ -162,7 +178,7 @@ def whole(job: Job) -> Flow[Job]:
 
 
 def sweep() -> Flow[Swept]:
-    """Run `records.sweep`, and end the durable jobs that it proposes, at most `PROPOSALS`."""
+    """Run `records.sweep`, end the durable jobs that it proposes, at most `PROPOSALS`, and look for lost upstreams."""
     swept = yield from _redis(records.sweep(proposals=PROPOSALS))
     for key, proposal in swept.proposals:
         try:
@@ -173,7 +189,22 @@ def sweep() -> Flow[Swept]:
             log.warning("record.skipped", detail=error.detail)
             continue
         yield from _forget_checkpoints(key, stored.state, stored.fence)
+    for key, missing in swept.unsure:
+        yield from _follow(key, missing)
     return swept
+
+
+def _follow(key: JobKey, missing: Sequence[str]) -> Flow[None]:
+    """Judge a job that waits for upstreams which Redis lacks, after those that exist were created again."""
+    gone = []
+    for upstream in missing:
+        try:
+            yield from read(JobKey(key.tenant, upstream))
+        except (UnknownJob, JobGone):
+            gone.append(upstream)
+        except RecordTooNew:
+            return  # a newer keeper judges it
+    yield from _redis(chains.follow(key, gone))
 
 
 def adopt(key: JobKey) -> Flow[Job | None]:
@@ -351,7 +382,8 @@ def _finish_stop(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
 
 
 def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
-    manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
+    chain = {"after": " ".join(submission.after), "depth": str(done.job.depth)} if submission.after else {}
+    manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes, chain)
     try:
         yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
     except ObjectExists:

@@ -54,6 +54,7 @@ def submission_of(data: dict[str, Any], *, version: int = 1) -> Submission:
     values = {name: data[name] for name in _NAMES if name in data}
     values["key"] = JobKey(key["tenant"], key["id"])
     values["webhook"] = Webhook(hook["url"], tuple(hook["events"]), hook.get("urls", {})) if hook else None
+    values["after"] = tuple(data.get("after", ()))
     found = Submission(**values, version=version)
     if data.keys() <= _NAMES.keys() and key.keys() <= _KEY and (not hook or hook.keys() <= _HOOK):
         return found
