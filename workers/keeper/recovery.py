@@ -128,7 +128,8 @@ def _know_receivers(store: records.Runs, objects: ObjectStore, tenant: str, *, s
 def _lost(store: records.Runs, rows: Iterator[Row]) -> Iterator[Row]:
     """Yield the jobs and batches whose record in Redis is missing or older than their manifests (`upkeep.stale`)."""
     for group in _groups(rows, LOOKED_UP):
-        yield from compress(group, store.run(upkeep.stale(group)))
+        is_stale = store.run(upkeep.stale(group))
+        yield from compress(group, is_stale)
 
 
 def _groups(each: Iterator[T], size: int) -> Iterator[list[T]]:

@@ -125,9 +125,9 @@ def delete_leftovers(
         objects.delete_prefix(prefix)
     for key in over:
         unmark(objects, key)
-    counts = map(len, (listing.uploads, orphans, outcomes, checkpoints, replaced, unaccepted, over))
+    found = (listing.uploads, orphans, outcomes, checkpoints, replaced, unaccepted, over)
     _settle_usage(store, objects, settings, listing, now)
-    deleted = Leftovers(objects.sweep(older_than_s=GRACE_S), *counts)
+    deleted = Leftovers(objects.sweep(older_than_s=GRACE_S), *(len(each) for each in found))
     if deleted != Leftovers():
         log.info("keeper.leftovers_deleted", **asdict(deleted))
     return deleted
