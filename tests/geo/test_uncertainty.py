@@ -22,8 +22,10 @@ from penstock.processors.base import Output, Prompt, Result
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.regression import RasterRegression
 from penstock.processors.geo.request import DetectionRequest, EmbeddingRequest, SegmentationRequest
+from penstock.processors.geo.segmentation import RasterSegmentation
 from penstock.processors.geo.write.uncertainty import class_uncertainty, value_uncertainty
 from penstock.processors.numbers import as_floats
+from penstock.processors.prompt_names import REDUCE
 from tests.geo.test_parts import parts_of, run_part
 from tests.geo.test_resume import HALO, HANN, MODELS, TIME, Job, Killed, contents, holed, plan
 from tests.geo.test_stitch import averaged_whole
@@ -248,6 +250,14 @@ def test_progress_counts_every_pass(tmp_path: Path) -> None:
     (every, _), (left, done) = job.announced
     assert (every, done) == (4 * plan(job).count(), 2 * 4 * 6)
     assert left == every - done
+
+
+def test_whole_scores_are_asked_for(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "scene.tif", holed())
+    processor = RasterSegmentation(make_model())
+    for more, reduced in ({}, True), ({"uncertainty": "flips"}, False):
+        prepared = processor.pre_process(processor.request(scene=str(scene), **more), Files())
+        assert {REDUCE in prompt.data for prompt in prepared.prompts} == {reduced}
 
 
 def test_passes_count_for_the_most_tiles(tmp_path: Path) -> None:
