@@ -271,6 +271,20 @@ def test_many_requests(shell: Shell) -> None:
     assert (mistake["custom_id"], mistake["status"]) == ("mistake", "invalid")
 
 
+def test_chain_jobs(shell: Shell) -> None:
+    for block in blocks("chain-jobs.md"):
+        shell.take(block)
+
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        jobs = client.jobs().jobs
+        heads = {job.id: client.job(job.id) for job in jobs if job.model == "csmask"}
+        assert all(job.succeeded for job in jobs)
+        assert sorted(len(job.followers or ()) for job in heads.values()) == [2, 2]
+        for job in jobs:
+            assert sum((job.data or {"": 128 * 128}).values()) == 128 * 128
+            assert job.model == "csmask" or set(job.after) & set(heads)
+
+
 @needs_stories
 def test_openai_client(shell: Shell) -> None:
     minilm()

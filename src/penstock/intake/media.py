@@ -101,7 +101,8 @@ def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Refer
         return artifact
     if "://" not in reference:
         raise MediaRefused(
-            "no reference: use media://UPLOAD/NAME (upload a local file first), s3://BUCKET/KEY or an http(s) URL"
+            "no reference: use media://UPLOAD/NAME (upload a local file first), s3://BUCKET/KEY, an http(s) URL, "
+            "or job://ID/NAME (a file of another job)"
         )
     return web_address(reference, tenant=tenant, settings=settings)
 
