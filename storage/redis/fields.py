@@ -16,8 +16,10 @@ from penstock.jobs import JobKey, Submission, Webhook
 MICRO = 1_000_000
 
 
+#: Fields of a submission that stand beside it, in the record: the release before rejects new fields inside.
+_BESIDE = {"media_bytes", "after"}
 #: Fields of a stored submission, in the order in which they are written.
-_NAMES = {each.name: each for each in fields_of(Submission) if each.name not in formats.OWN | {"media_bytes"}}
+_NAMES = {each.name: each for each in fields_of(Submission) if each.name not in formats.OWN | _BESIDE}
 _values = attrgetter(*_NAMES)
 #: Fields of its key and of its webhook.
 _KEY, _HOOK = ({each.name for each in fields_of(cls)} for cls in (JobKey, Webhook))
@@ -54,7 +56,6 @@ def submission_of(data: dict[str, Any], *, version: int = 1) -> Submission:
     values = {name: data[name] for name in _NAMES if name in data}
     values["key"] = JobKey(key["tenant"], key["id"])
     values["webhook"] = Webhook(hook["url"], tuple(hook["events"]), hook.get("urls", {})) if hook else None
-    values["after"] = tuple(data.get("after", ()))
     found = Submission(**values, version=version)
     if data.keys() <= _NAMES.keys() and key.keys() <= _KEY and (not hook or hook.keys() <= _HOOK):
         return found

@@ -214,9 +214,10 @@ class Record:
         version = readable_version(f"job {stored.get('id')}", stored)
         rows = TABLE
         found = cls(**{name: rows[name].codec.read(text) for name, text in stored.items() if text and name in rows})
-        if version == found.submission.version and found.media_bytes is None:
+        if version == found.submission.version and found.media_bytes is None and not found.after:
             return found
-        submission = replace(found.submission, version=version, media_bytes=found.media_bytes)
+        after = tuple(found.after.split())
+        submission = replace(found.submission, version=version, media_bytes=found.media_bytes, after=after)
         return replace(found, submission=submission)
 
     @property
