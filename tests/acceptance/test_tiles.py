@@ -16,11 +16,12 @@ import httpx2
 import numpy as np
 import pytest
 from affine import Affine
+from playwright.sync_api import expect
 
 from penstock.jobs import JobKey
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.storage.signing import SignedLink, sign_link
-from tests.support.browser import UI, chromium
+from tests.support.browser import UI, chromium, serious, tab, visit
 from tests.support.ceph import Ceph
 from tests.support.stack import free_port
 from tests.support.tile_service import SECRET, TileService, drawing, picture, plain_env, tile_at, tile_service
@@ -157,6 +158,22 @@ def test_leaflet_shows_the_tiles_on_a_page_of_another_origin(service: TileServic
             page.screenshot(path=str(tmp_path / "leaflet.png"))
         server.shutdown()
     assert set(shown) == {"0,0,0,0", *(",".join(map(str, colour)) for colour in COLOURS.values())}
+
+
+def test_the_page_shows_the_addresses_beside_the_map(service: TileService, job: JobKey) -> None:
+    link = service.links(job)["classes.tif"]
+    with (
+        chromium() as browser,
+        tab(browser, service.stack.url, key=service.key, permissions=["clipboard-read", "clipboard-write"]) as page,
+    ):
+        visit(page, f"#/jobs/{job.id}")
+        page.get_by_text("Map tiles for other maps").click()
+        row = page.get_by_role("region", name="Map tiles").get_by_role("row", name="classes.tif")
+        expect(row.get_by_role("link", name="TileJSON")).to_have_attribute("href", link["tilejson"])
+        row.get_by_role("button", name="Copy XYZ address of artifact classes.tif").click()
+        expect(page.get_by_text("XYZ address of artifact classes.tif: copied.")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == link["xyz"]
+        assert serious(page) == []
 
 
 @pytest.mark.breadth

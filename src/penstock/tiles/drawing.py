@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
+from morecantile import Tile
 from rasterio.transform import from_bounds
 from rasterio.vrt import WarpedVRT
 from rio_tiler.errors import TileOutsideBounds
@@ -126,7 +127,7 @@ def draw(source: Source, look: Look, z: int, x: int, y: int) -> bytes:
         return EMPTY
     with opened(source) as reader:
         # GDAL warps to the tile's own grid, from the overview next to it: rio-tiler's default picks pixels twice.
-        place = from_bounds(*reader.tms.xy_bounds(x, y, z), TILE_PX, TILE_PX)
+        place = from_bounds(*reader.tms.xy_bounds(Tile(x, y, z)), TILE_PX, TILE_PX)
         grid = {"transform": place, "width": TILE_PX, "height": TILE_PX}
         try:
             tile = reader.tile(x, y, z, tilesize=TILE_PX, indexes=look.bands, vrt_options=grid)
