@@ -30,7 +30,7 @@ _WAYS = ("scene", "files", "mosaic", "stac")
 
 def earlier_request(request: SegmentationRequest, change: ChangeRequest) -> SegmentationRequest:
     """Return the request of the earlier scene alone: its class map, of the same area and bands."""
-    return of_one_scene(request, change.before, change=None, zones=None, outputs=("classes",))
+    return of_one_scene(request, change.before, change=None, zones=None, uncertainty=None, outputs=("classes",))
 
 
 @contextmanager

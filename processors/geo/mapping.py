@@ -23,7 +23,6 @@ from penstock.errors import MediaTooLarge
 from penstock.models import Limits, Model
 from penstock.processors.base import (
     ArtifactSink,
-    Divisible,
     Dummy,
     Media,
     Output,
@@ -40,7 +39,6 @@ from penstock.processors.geo.read.inputs import Inputs, read_inputs, with_zones
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.row_stream import read_ahead
-from penstock.processors.geo.read.scene_area import SceneArea
 from penstock.processors.geo.read.scene_rows import NOWHERE, count_masked, fill_files, open_rows, open_wanted
 from penstock.processors.geo.read.suspected_nodata import SceneBands
 from penstock.processors.geo.request import SceneRequest
@@ -59,6 +57,7 @@ from penstock.processors.geo.tiling import strips
 from penstock.processors.geo.tiling.plan import Box, Plan, make_plan
 from penstock.processors.geo.tiling.stitch import Channels, FinalPixels, stitch_tiles
 from penstock.processors.geo.tiling.tiles import INPUT_NAME, Normalisation, PendingTiles, make_prompts
+from penstock.processors.geo.tiling.work import Work
 from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.io_signature import IOSignature
 from penstock.processors.prompt_names import REDUCE
@@ -150,14 +149,6 @@ def _used_data(inputs: Inputs, coordinates: Coordinates) -> dict[str, Any]:
     )
 
 
-def _work(plan: Plan, area: SceneArea | None, restored: Collection[int] = ()) -> tuple[int, int]:
-    """Return the number of tiles and their cost in input pixels, without tiles beside the area."""
-    if area is None:
-        return plan.count(restored), plan.cost(restored)
-    tiles = [tile for strip in plan.strips(restored) for tile in strip.tiles if area.touches(tile.core)]
-    return len(tiles), sum(tile.window.height * tile.window.width for tile in tiles)
-
-
 def scene_signature(output: str, used: CoordinateOptions | None = None) -> IOSignature:
     """Return the values of tiles and of the network's output: float32 (channels, H, W) under this name.
 
@@ -222,11 +213,12 @@ class SceneRunner:
         options, inputs = self._options, inputs or self.read(request, media)
         inputs = with_zones(inputs, request, media) if part is None else inputs
         coordinates = find_coordinates(options.coordinates, inputs.scene, inputs.times, request.location)
-        plan = self._plan(inputs)
+        plan = self._plan(inputs, request.passes)
         if part is not None:
             part = range(part.start, min(part.stop, plan.strip_count))  # a part of two scenes has strips of the other
-        digest = plan.digest({**self._facts(inputs, coordinates, outputs), **facts})
-        saved = strips.saved_files(media, digest, part) if followed or len(plan.wanted_strips) > 1 else {}
+        digest = plan.digest({**self._facts(inputs, coordinates, outputs, request.passes), **facts})
+        shared = followed or len(plan.wanted_strips) > 1
+        saved = strips.saved_files(media, digest, part) if shared else {}
         restored = strips.found_strips(saved, digest, part)
         context = MappingContext(inputs, coordinates, plan, request, digest, restored, part=part, followed=followed)
         # The first attempt of a shared job has checked the radiometry; of several runs, not all may have passed.
@@ -234,19 +226,18 @@ class SceneRunner:
         known = () if finding is None else read_finding(finding, digest)
         read = self._read(context)
         window = read if known is None or "quicklook" in outputs else _left(context).clipped(read) or NOWHERE
-        divisible = part is None and (followed or len(plan.wanted_strips) > 1)
         # With the radiometry known, the first pixels that are read are those of the first prompt.
         in_steps = known is not None and (part is not None or "quicklook" not in outputs)
         masks = read if part is None else None
         inputs = replace(inputs, notes=(*inputs.notes, *inputs.edge_notes(read)))
-        inputs = fill_files(inputs, window, masks, later=divisible, in_steps=in_steps)
+        inputs = fill_files(inputs, window, masks, later=part is None and shared, in_steps=in_steps)
         doubts = check_radiometry(inputs, options) if known is None else known
         context = replace(context, inputs=inputs, doubts=doubts, window=window)
-        count, cost = _work(plan, inputs.area, context.skipped)
-        whole = _work(plan, inputs.area, () if part is None else _beside(plan, part))[0]
+        work = Work(plan, inputs.area, request.passes)
+        (count, cost), whole = work.left(context.skipped), work.of_part(part)
         return Prepared(
             self._prompts(context), count, cost, context, unit="tiles", done=max(0, whole - count),
-            division=_division(context),
+            division=work.division(digest, restored, findings_of(digest, doubts)) if shared else None,
         )  # fmt: skip
 
     def write(
@@ -299,21 +290,23 @@ class SceneRunner:
         dated = {"dates": [scene] * options.dates} if options.dates > 1 else scene
         return Dummy(dated | {"radiometry": {"scale": 1, "trust": True}}, {"media://dummy": path})
 
-    def _plan(self, inputs: Inputs) -> Plan:
+    def _plan(self, inputs: Inputs, passes: int) -> Plan:
         options = self._options
+        # Sums of several passes get as much memory again: narrower panels would compute more tiles twice.
+        strip_bytes = options.strip_bytes * (2 if passes > 1 and self._sum_bytes else 1)
         plan = make_plan(
             inputs.scene.height,
             inputs.scene.width,
             **asdict(options.tiling),
-            pixel_bytes=inputs.pixel_bytes + self._sum_bytes,
+            pixel_bytes=inputs.pixel_bytes + self._sum_bytes * passes,
             column_bytes=inputs.column_bytes,
-            strip_bytes=options.strip_bytes,
+            strip_bytes=strip_bytes,
             area=None if inputs.area is None else inputs.area.box,
         )
         most = self._model.limits.max_tiles
-        if most is not None and (count := _work(plan, inputs.area)[0]) > most:
-            what = "scene" if inputs.area is None else "area"
-            raise MediaTooLarge(f"The {what} has {count} tiles; this model accepts at most {most}.")
+        if most is not None and (count := Work(plan, inputs.area, passes).left()[0]) > most:
+            what, mirrored = "scene" if inputs.area is None else "area", " with mirrored ones" if passes > 1 else ""
+            raise MediaTooLarge(f"The {what} has {count} tiles{mirrored}; this model accepts at most {most}.")
         return plan
 
     def _read(self, context: MappingContext[Any]) -> Box:
@@ -323,7 +316,7 @@ class SceneRunner:
             return tiles
         return area.box.grown(reach_px, self._options.stride_px).clipped(tiles) or tiles
 
-    def _facts(self, inputs: Inputs, coordinates: Coordinates, outputs: tuple[str, ...]) -> dict[str, Any]:
+    def _facts(self, inputs: Inputs, coordinates: Coordinates, outputs: tuple[str, ...], passes: int) -> dict[str, Any]:
         """Return everything, apart from the plan, that the pixels of a strip depend on."""
         return {
             "format": strips.FORMAT,
@@ -336,6 +329,7 @@ class SceneRunner:
             **({"places": places} if (places := inputs.places) else {}),
             **_used_data(inputs, coordinates),
             "outputs": sorted(outputs),
+            **({"passes": passes} if passes > 1 else {}),
         }
 
     def _reduction(self, context: MappingContext[Any]) -> Reduction | None:  # noqa: ARG002  (for classes)
@@ -360,6 +354,7 @@ class SceneRunner:
                 area=wanted,
                 keeps_valid=self.keeps_valid,
                 needed=self._read(context),
+                passes=context.request.passes,
             )
             yield from read_ahead(prompts, depth=1) if self._cuts_ahead(context) else prompts
 
@@ -405,7 +400,8 @@ class SceneMapper(SceneRunner):
     def _stitched(
         self, outputs: Iterator[Output], context: MappingContext[Any], encode: Encode
     ) -> Iterator[TilePieces]:
-        channels = replace(self._channels, reduction=self._reduction(context))
+        passes = context.request.passes
+        channels = replace(self._channels, reduction=self._reduction(context), passes=passes)
         for result in stitch_tiles(final_outputs(outputs), context.pending, context.plan, channels):
             pieces = (
                 Piece(piece.box.within(context.inputs.box), encode(piece), piece.suspects) for piece in result.pieces
@@ -413,8 +409,8 @@ class SceneMapper(SceneRunner):
             yield TilePieces(result.strip, result.last, pieces)
 
     def _reduction(self, context: MappingContext[Any]) -> Reduction | None:
-        """Return the reduction that is enough; None where scores are averaged or wanted."""
-        if not self._reduces or context.plan.averaged:
+        """Return the reduction that is enough; None where scores are averaged, compared or wanted."""
+        if not self._reduces or context.plan.averaged or context.request.passes > 1:
             return None
         return reduction_for(context.request.outputs, self._channels.count)
 
@@ -422,19 +418,3 @@ class SceneMapper(SceneRunner):
 def _left(context: MappingContext[Any]) -> Box:
     """Return the part of the scene that the unfinished strips need; `NOWHERE` if all strips are finished."""
     return context.plan.window_of(context.skipped) if context.plan.count(context.skipped) else NOWHERE
-
-
-def _beside(plan: Plan, part: range) -> Collection[int]:
-    return {index for index in plan.wanted_strips if index not in part}
-
-
-def _division(context: MappingContext[Any]) -> Divisible | None:
-    """Return the strips as units that can be shared, each with its tiles; None for the only strip of a job."""
-    plan, area = context.plan, context.inputs.area
-    if len(plan.wanted_strips) < 2 and not context.followed:
-        return None
-    tiles = {
-        strip.index: sum(area is None or area.touches(tile.core) for tile in strip.tiles) for strip in plan.strips()
-    }
-    units = ((index, tiles[index], 0 if index in context.restored else tiles[index]) for index in plan.wanted_strips)
-    return Divisible(context.digest, tuple(units), findings_of(context.digest, context.doubts))

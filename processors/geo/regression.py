@@ -14,6 +14,7 @@ from penstock.processors.geo.tiling.stitch import Channels, FinalPixels
 from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stac import ITEM_TYPE
+from penstock.processors.geo.write.uncertainty import value_uncertainty
 from penstock.processors.geo.write.value_outputs import ValueOutputs, encode_values
 from penstock.views import View
 
@@ -54,9 +55,9 @@ class RasterRegression(SceneProcessor[RegressionRequest]):
         """Write the requested artifacts and return the statistics."""
         if context.part is not None:
             return self._runner.finish_part(outputs, context, _encoded, sink)
-        inputs, wanted = context.inputs, context.request.outputs
+        inputs, request = context.inputs, context.request
         results = ValueOutputs(
-            self._model, self._options.quantities, inputs.grid, inputs.radiometry, wanted, sink, inputs.zones
+            self._model, self._options.quantities, inputs.grid, inputs.radiometry, request, sink, inputs.zones
         )
         with results:
             written = self._runner.finish(outputs, context, results, _encoded, sink)
@@ -64,4 +65,5 @@ class RasterRegression(SceneProcessor[RegressionRequest]):
 
 
 def _encoded(piece: FinalPixels) -> RasterArrays:
-    return encode_values(piece.numbers, piece.valid)
+    rasters = encode_values(piece.numbers, piece.valid)
+    return rasters if piece.passes is None else {**rasters, **value_uncertainty(piece.passes, piece.valid)}

@@ -20,7 +20,7 @@ from penstock.processors.geo.scene_request import (
     BandName,
     check_without,
 )
-from penstock.processors.geo.schema_marks import absent, item_needs, only_one_of, optional
+from penstock.processors.geo.schema_marks import absent, item_needs, only_one_of, optional, with_choice
 from penstock.processors.geo.zones_request import ZonesField
 from penstock.times import Time
 
@@ -115,6 +115,11 @@ class SceneRequest(Acquisition):
             check_without(self, OF_A_SCENE, "belong inside each date when dates is given")
         return self
 
+    @property
+    def passes(self) -> int:
+        """Number of times that each tile is sent."""
+        return 1
+
     def acquisitions(self) -> tuple[Acquisition, ...]:
         """Return the dates in order; a scene without `dates` is one date."""
         return (self,) if self.dates is None else tuple(self.dates)
@@ -186,7 +191,28 @@ class SeriesRequest(Record):
     )
 
 
-class SegmentationRequest(SceneRequest):
+class MapRequest(SceneRequest):
+    """A scene of which each pixel gets an answer."""
+
+    uncertainty: Literal["flips"] | SkipJsonSchema[None] = Field(
+        default=None,
+        json_schema_extra=with_choice,
+        description=(
+            "Also tell where the answer is uncertain. flips: each tile is sent four times: as it is, mirrored left to "
+            "right, top to bottom, and both, which takes four times as long. uncertainty.tif is the standard deviation "
+            "of the four answers, turned back: of the probability of each pixel's class (value / 508; 255 = no data), "
+            "or of each quantity; the statistics sum it up. All other results are those of the job without this field. "
+            "Of a `change`, for the later scene."
+        ),
+    )
+
+    @property
+    def passes(self) -> int:
+        """Number of times that each tile is sent."""
+        return 4 if self.uncertainty else 1
+
+
+class SegmentationRequest(MapRequest):
     """A scene to segment."""
 
     model_config = ConfigDict(
@@ -244,7 +270,7 @@ class SegmentationRequest(SceneRequest):
         return names
 
 
-class RegressionRequest(SceneRequest):
+class RegressionRequest(MapRequest):
     """A scene for which quantities are estimated."""
 
     model_config = ConfigDict(json_schema_extra=_SCENE_SCHEMA | {"title": "Quantities of a scene"})

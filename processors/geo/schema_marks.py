@@ -30,6 +30,12 @@ def optional(description: str, **bounds: Any) -> Any:
     return Field(default=None, description=description, json_schema_extra=without_default, **bounds)
 
 
+def with_choice(schema: dict[str, Any]) -> None:
+    """Write a single choice as one of a list, so that forms offer it."""
+    schema.pop("default", None)
+    schema["enum"] = [schema.pop("const")]
+
+
 def by_range(schema: dict[str, Any]) -> None:
     """Mark media of which only the area is read, if the request has one, and in parts only the rows of a part."""
     schema.pop("default", None)

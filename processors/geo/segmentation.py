@@ -36,6 +36,7 @@ from penstock.processors.geo.write.cog import RASTER_OUTPUTS
 from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays
 from penstock.processors.geo.write.stac import ITEM_TYPE
+from penstock.processors.geo.write.uncertainty import class_uncertainty
 from penstock.processors.geo.write.vector import FLATGEOBUF_TYPE
 from penstock.views import View
 
@@ -196,7 +197,8 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
 
 
 def _encoded(piece: FinalPixels, wanted: Collection[str]) -> RasterArrays:
-    return (encode_reduced if piece.reduced else encode)(piece.numbers, piece.valid, wanted)  # type: ignore[arg-type]
+    rasters = (encode_reduced if piece.reduced else encode)(piece.numbers, piece.valid, wanted)  # type: ignore[arg-type]
+    return rasters if piece.passes is None else {**rasters, **class_uncertainty(piece.passes, piece.valid)}
 
 
 def _one_after_the_other(first: Iterator[Prompt], second: Iterator[Prompt]) -> Iterator[Prompt]:

@@ -27,6 +27,8 @@ TOLERANCE = 3
 #: Bytes of a part of an upload, and of a file with four parts.
 PART_BYTES = 5 << 20
 LARGE_BYTES = 3 * PART_BYTES + (2 << 20)
+#: Colour of a quantity's lowest value.
+LOWEST = "#440154"
 #: Milliseconds in which the map shows what was asked for, on a busy machine.
 WAIT_MS = 30_000
 
@@ -110,6 +112,28 @@ def test_a_series_has_the_map_of_each_date_in_its_colours_and_a_chart(
         assert above is not None
         assert box["width"] > above["width"] * 0.9
         page.screenshot(path=tmp_path / "series.png", full_page=True)
+
+
+def test_the_uncertainty_is_an_option_of_the_form_and_a_layer_of_the_map(
+    open_stack: Stack, browser: Browser, tmp_path: Path
+) -> None:
+    scene = tmp_path / "unsure.tif"
+    open_stack.cli("sample", str(scene), "--size", "256")
+    with tab(browser, open_stack.url) as page, open_stack.client() as client:
+        visit(page, "#/submit/csmask")
+        page.get_by_label("choose a file").first.set_input_files(scene)
+        expect(page.get_by_text("unsure.tif (")).to_be_visible()
+        page.get_by_text("More parameters").click()
+        page.get_by_label("uncertainty", exact=True).select_option("flips")
+        page.get_by_role("button", name="Submit", exact=True).click()
+        expect(page.get_by_role("table", name="Classes")).to_be_visible(timeout=WAIT_MS)
+        found = client.job(page.url.rpartition("/")[2]).raw["output"]["json"]["uncertainty"]
+        assert 0 < found["unstable_percent"] < 50
+        page.get_by_label("Show").select_option(label="uncertainty")
+        expect(page.locator(".legend")).to_contain_text("standard deviation of the probability of the class")
+        page.get_by_label("Opacity").fill("100")
+        page.wait_for_function(_painted(), arg=[*bytes.fromhex(LOWEST[1:])])
+        page.screenshot(path=tmp_path / "uncertainty.png", full_page=True)
 
 
 @pytest.mark.breadth

@@ -32,7 +32,7 @@ def peak_mb(folder: Path, height: int, width: int, kind: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.breadth(but=("halo",))
-@pytest.mark.parametrize("kind", ["halo", "hann", "zones", "objects", "vectors"])
+@pytest.mark.parametrize("kind", ["halo", "hann", "uncertainty", "zones", "objects", "vectors"])
 def test_scenes_many_times_as_high_or_as_wide_take_no_more(kind: str, tmp_path: Path) -> None:
     scene = peak_mb(tmp_path / "scene", 8192, 1024, kind)  # high enough to fill the read-ahead buffer
     high = peak_mb(tmp_path / "high", 16_384, 1024, kind)

@@ -21,6 +21,7 @@ from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry import BandRadiometry, Radiometry
 from penstock.processors.geo.read.raster import read_scene
+from penstock.processors.geo.request import RegressionRequest
 from penstock.processors.geo.tiling.plan import Box
 from penstock.processors.geo.write.percentiles import PERCENTILES, read_band_statistics
 from penstock.processors.geo.write.value_outputs import ValueOutputs, encode_values
@@ -45,7 +46,8 @@ def produce(values: Values, folder: Path, *, wanted: tuple[str, ...] = ("values"
     )
     scene = read_scene(write_scene(folder / "s.tif", pattern(*values.shape[1:])), model.limits)
     sink = Folder(folder / "out")
-    with ValueOutputs(model, quantities, scene, RADIOMETRY, wanted, sink) as products:
+    request = RegressionRequest(scene="media://1", outputs=wanted)  # type: ignore[arg-type]
+    with ValueOutputs(model, quantities, scene, RADIOMETRY, request, sink) as products:
         for top in range(0, scene.height, 100):
             tile = values[:, top : top + 100]
             valid = ~np.isnan(tile[0])

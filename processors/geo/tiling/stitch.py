@@ -22,6 +22,7 @@ import numpy.typing as npt
 from penstock.errors import ProcessorFailed
 from penstock.processors.base import Output
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts
+from penstock.processors.geo.tiling.flips import mirror
 from penstock.processors.geo.tiling.plan import Box, Cut, Plan, Strip
 from penstock.processors.geo.tiling.tiles import PendingTiles, SentTile
 from penstock.processors.prompt_names import REDUCED
@@ -34,12 +35,13 @@ Numbers = npt.NDArray[np.float32]
 class Channels:
     """Name and channel count of the network's output: float32 (count, rows, columns) of the tile's window.
 
-    With a `reduction` the runner may give the reduced output instead.
+    With a `reduction` the runner may give the reduced output instead. Each tile has an output in each of the `passes`.
     """
 
     name: str
     count: int
     reduction: Reduction | None = None
+    passes: int = 1
 
     def is_reduced(self, output: Output) -> bool:
         """Return True if the runner has reduced a tile's output as it was asked to."""
@@ -58,6 +60,11 @@ class Channels:
             raise ProcessorFailed(f"The network returned shape {numbers.shape}; expected {expected}.")
         return numbers
 
+    def by_pass(self, piece: FinalPixels) -> FinalPixels:
+        """Return final pixels of all passes with the numbers of each."""
+        every = piece.numbers.reshape(self.passes, self.count, *piece.valid.shape)
+        return replace(piece, numbers=every[0], passes=every)
+
 
 @dataclass(frozen=True, slots=True)
 class FinalPixels:
@@ -69,6 +76,9 @@ class FinalPixels:
     suspects: SuspectCounts
     #: True for uint8 numbers that a runner made of its scores (see `processors.reductions`).
     reduced: bool = False
+    #: With several passes, the values of each, turned back: float32 (passes, channels, rows, columns). `numbers` are
+    #: those of the first pass.
+    passes: Numbers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +93,10 @@ class TileResult:
 
 
 class Stitcher(Protocol):
-    """Method that combines tiles to a scene."""
+    """Method that combines tiles to a scene. Final pixels have the channels of all passes, one after the other."""
 
     def add(self, sent: SentTile, numbers: Numbers) -> Iterator[FinalPixels]:
-        """Add a tile's output and yield the pixels that are final now."""
+        """Add a tile's output, turned back, and yield the pixels that are final now."""
         ...
 
 
@@ -97,12 +107,13 @@ def stitch_tiles(
 
     Raises `ProcessorFailed` if the number of outputs differs from the number of tiles that were sent.
     """
-    stitcher: Stitcher = HannStitcher(plan, channels.count) if plan.averaged else CoreStitcher()
+    passes = channels.passes
+    stitcher: Stitcher = HannStitcher(plan, channels.count, passes) if plan.averaged else CoreStitcher(passes)
     for sent, output in with_tiles(outputs, pending):
-        pieces = stitcher.add(sent, channels.of(output, sent.tile.window))
+        pieces = stitcher.add(sent, mirror(channels.of(output, sent.tile.window), sent.at))
         if channels.is_reduced(output):
             pieces = (replace(piece, reduced=True) for piece in pieces)
-        yield TileResult(sent.strip, sent.last, pieces)
+        yield TileResult(sent.strip, sent.last, pieces if passes == 1 else map(channels.by_pass, pieces))
 
 
 def with_tiles(outputs: Iterator[Output], pending: PendingTiles) -> Iterator[tuple[SentTile, Output]]:
@@ -118,21 +129,33 @@ def with_tiles(outputs: Iterator[Output], pending: PendingTiles) -> Iterator[tup
 class CoreStitcher:
     """Stitching of tiles with a halo: cores side by side."""
 
+    def __init__(self, passes: int = 1) -> None:
+        self._passes = passes
+        #: Cores of the passes before, of the tile in progress.
+        self._earlier: list[Numbers] = []
+
     def add(self, sent: SentTile, numbers: Numbers) -> Iterator[FinalPixels]:
-        """Yield the tile's core, cropped from its window."""
+        """Yield the tile's core, cropped from its window, after its last pass."""
+        core = _cut(numbers, sent.tile.core.within(sent.tile.window))
+        if sent.at < self._passes - 1:
+            self._earlier.append(core.copy())
+            return
+        if self._earlier:
+            core = np.concatenate([*self._earlier, core])
+            self._earlier.clear()
         for final in sent.final:
-            yield FinalPixels(final.box, _cut(numbers, final.box.within(sent.tile.window)), final.valid, final.suspects)
+            yield FinalPixels(final.box, _cut(core, final.box.within(sent.tile.core)), final.valid, final.suspects)
 
 
 class HannStitcher:
     """Stitching by weighted means, in a rolling buffer as high as a tile and as wide as a panel."""
 
-    def __init__(self, plan: Plan, channels: int) -> None:
+    def __init__(self, plan: Plan, channels: int, passes: int = 1) -> None:
         columns = tuple(cut for panel in plan.panels for cut in panel)
         self._down, self._across = window_weights(plan.rows), window_weights(columns)
-        self._channels = channels
+        self._count, self._channels = channels, channels * passes
         self._at = Box(0, 0, 0, 0)
-        self._sums: npt.NDArray[np.float64] = np.zeros((channels, 0, 0))
+        self._sums: npt.NDArray[np.float64] = np.zeros((self._channels, 0, 0))
 
     def add(self, sent: SentTile, numbers: Numbers) -> Iterator[FinalPixels]:
         """Add the tile to the weighted sums, and yield the pixels that no later tile covers."""
@@ -142,7 +165,8 @@ class HannStitcher:
         weights = (
             self._down[window.top][seen.top : seen.bottom, None] * self._across[window.left][seen.left : seen.right]
         )
-        for sums, values in zip(_cut(self._sums, core.within(self._at)), _cut(numbers, seen), strict=True):
+        own = self._sums[sent.at * self._count : (sent.at + 1) * self._count]
+        for sums, values in zip(_cut(own, core.within(self._at)), _cut(numbers, seen), strict=True):
             sums += weights * values
         for final in sent.final:
             means = _cut(self._sums, final.box.within(self._at)).astype(np.float32)

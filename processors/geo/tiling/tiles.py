@@ -17,6 +17,7 @@ from penstock.processors.geo.options import Band
 from penstock.processors.geo.read.radiometry import Radiometry
 from penstock.processors.geo.read.row_stream import SceneRows
 from penstock.processors.geo.read.suspected_nodata import SuspectCounts, is_suspect
+from penstock.processors.geo.tiling.flips import mirrored_inputs
 from penstock.processors.geo.tiling.plan import Box, Plan, Strip, Tile
 from penstock.processors.numbers import is_compact, normalised
 from penstock.processors.prompt_names import RADIOMETRY, VALID
@@ -32,6 +33,8 @@ _MOST_BELOW, _LEAST_MEAN = 0.001, -0.2
 _FEW_BELOW = 4
 #: Share of the highest allowed mean that no value may reach for a band to be plausible without computing its mean.
 _SAFE_SHARE = 0.999
+#: Inputs of a prompt that have rows and columns.
+_WITH_ROWS = (INPUT_NAME, VALID)
 _NODATA_POINTER = "/input/radiometry/nodata"
 
 
@@ -46,16 +49,18 @@ class FinalBox:
 
 @dataclass(frozen=True, slots=True)
 class SentTile:
-    """A tile that was sent to the engine."""
+    """A tile that was sent to the engine, in one of several passes."""
 
     tile: Tile
     strip: Strip
-    #: True for the strip's last sent tile; tiles without data are not sent.
+    #: True for the strip's last sent tile in its last pass; tiles without data are not sent.
     last: bool
-    #: Boxes that are final after this tile's output.
+    #: Boxes that are final after this tile's output; none before the last pass.
     final: tuple[FinalBox, ...]
     #: Validity of the window's pixels inside the scene, bool (rows, columns); None unless it is kept.
     valid: npt.NDArray[np.bool_] | None = None
+    #: Number of the pass (see `flips`).
+    at: int = 0
 
 
 #: Sent tiles in order. One thread appends while creating prompts, another pops while reading outputs; both ends of a
@@ -183,13 +188,15 @@ def make_prompts(
     area: Area | None = None,
     keeps_valid: bool = False,
     needed: Box | None = None,
+    passes: int = 1,
 ) -> Iterator[Prompt]:
     """Yield the prompts of all tiles whose core has data, in the plan's order; append each tile to `pending` first.
 
     `restored` strips of an earlier attempt are read only as far as other strips need their rows. Each final box is
     searched for suspected nodata once. With `area`, only tiles whose core has data inside the area are sent, and final
     boxes are cut to the area's box; the network still sees the data outside. With `keeps_valid`, each sent tile has the
-    validity of its window's pixels. Pixels outside `needed` are not read; they are as those without data.
+    validity of its window's pixels. Pixels outside `needed` are not read; they are as those without data. Each tile is
+    sent in so many `passes`, one after the other: as it is, then mirrored.
     """
     buffer = _RowBuffer(rows, area, needed)
     for strip in plan.strips(restored):
@@ -201,8 +208,12 @@ def make_prompts(
             boxes = (strip.cells if last else ()) if plan.averaged or plan.whole else (tile.core,)
             inputs = norm.inputs(buffer.numbers(window), buffer.valid(window), (window.height, window.width))
             valid = buffer.valid(window).copy() if keeps_valid else None
-            pending.append(SentTile(tile, strip, last, tuple(buffer.final(boxes, find_suspects)), valid))
-            yield Prompt({**inputs, **tile_inputs(window)}, cost=window.height * window.width)
+            final, beside = tuple(buffer.final(boxes, find_suspects)), tile_inputs(window)
+            for at in range(passes):
+                is_last = at == passes - 1
+                pending.append(SentTile(tile, strip, last and is_last, final if is_last else (), valid, at))
+                own = mirrored_inputs(inputs, at, _WITH_ROWS)
+                yield Prompt({**own, **beside}, cost=window.height * window.width)
 
 
 class _RowBuffer:

@@ -33,6 +33,12 @@ from penstock.processors.geo.write.quicklook import Quicklook
 from penstock.processors.geo.write.raster_set import RasterArrays, RasterSet
 from penstock.processors.geo.write.stac import bands_fields
 from penstock.processors.geo.write.stats import ClassCounts, Counts
+from penstock.processors.geo.write.uncertainty import (
+    STABILITIES,
+    STABILITY,
+    add_class_uncertainty,
+    open_class_uncertainty,
+)
 from penstock.processors.geo.write.zone_outputs import ZoneOutputs
 from penstock.processors.reductions import STEPS
 
@@ -132,11 +138,14 @@ class ClassOutputs:
         self.counts = class_counts(scene)
 
     def __enter__(self) -> ClassOutputs:
-        summed = self._request.change is not None or self._request.series is not None
+        request = self._request
+        summed = request.change is not None or request.series is not None or request.uncertainty is not None
         if _FROM_CLASSES & self._wanted or summed or self._zones:
             self._rasters.open("classes", 1).label_classes(self._labels, self._rasters.model.title)
         for name, (dtype, scale, bands) in self._averaged.items():
             self._rasters.open(name, len(bands), dtype).label_bands(bands, scale=scale)
+        if request.uncertainty is not None:
+            open_class_uncertainty(self._rasters)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -181,6 +190,8 @@ class ClassOutputs:
         if change is not None:
             stats["change"], notes = change.add(rasters)
             stats["notes"] += notes
+        if self._request.uncertainty is not None:
+            stats["uncertainty"] = add_class_uncertainty(rasters, self._labels, self.counts.area, self._request.passes)
         if self._zones:
             self._add_zones(stats, change)
         rasters.artifacts.done += [replace(each, title=f"before: {each.title}") for each in earlier]
@@ -201,6 +212,8 @@ class ClassOutputs:
         zones.add_classes(rasters.path("classes"), self._labels)
         if change is not None:
             zones.add_classes(rasters.path("change"), change_labels(change.classes.name), under="change")
+        if self._request.uncertainty is not None:
+            zones.add_classes(rasters.path(STABILITY), STABILITIES, under="uncertainty")
         zones.finish(stats, rasters.artifacts, as_file="stats" in self._wanted)
 
     def _add_polygons(self) -> dict[str, Any]:

@@ -53,15 +53,15 @@ class ZoneOutputs:
                 found = self._classes(zone, file, labels)
                 entry |= found if under is None else {under: found}
 
-    def add_values(self, raster: Path, quantities: Sequence[Quantity]) -> None:
-        """Add the statistics of the quantities in a closed raster, a band for each."""
+    def add_values(self, raster: Path, quantities: Sequence[Quantity], under: str | None = None) -> None:
+        """Add the statistics of the quantities in a closed raster, a band for each, below a key if `under` is given."""
         with _opened(raster) as file:
             for zone, entry in zip(self._zones, self._entries, strict=True):
-                entry |= self._extent(zone)
-                entry["values"] = [
+                values = [
                     {"name": quantity.name, **_band(zone, file, band).to_json()}
                     for band, quantity in enumerate(quantities, 1)
                 ]
+                entry |= {**self._extent(zone), "values": values} if under is None else {under: {"values": values}}
 
     def add_objects(self, x: Floats, y: Floats, labels: npt.NDArray[np.int64], names: Mapping[int, str]) -> None:
         """Add the number of objects of each class: those whose centre, in pixels, lies inside or on an edge."""
@@ -193,14 +193,14 @@ def _cells(entry: Entry) -> Iterator[tuple[str, Any]]:
     yield from (("whole", "yes" if entry["whole"] else "no"), ("pixels", entry["pixels"]))
     yield from (("pixels with data", entry["valid_pixels"]),) if "valid_pixels" in entry else ()
     yield "m2", entry["area_m2"]
-    for of, named in (("", entry), ("change: ", entry.get("change", {}))):
+    for of, named in (("", entry), *((f"{key}: ", entry.get(key, {})) for key in ("change", "uncertainty"))):
         for each in named.get("classes", ()):
             yield f"{of}{each['name']} pixels", each["pixels"]
             yield f"{of}{each['name']} m2", each["area_m2"]
             yield f"{of}{each['name']} %", each["percent"]
-    for each in entry.get("values", ()):
-        yield from ((f"{each['name']} {key}", each[key]) for key in ("count", "min", "max", "mean", "std"))
-        yield from ((f"{each['name']} p{at}", each["percentiles"].get(str(at))) for at in PERCENTILES)
+        for each in named.get("values", ()):
+            yield from ((f"{of}{each['name']} {key}", each[key]) for key in ("count", "min", "max", "mean", "std"))
+            yield from ((f"{of}{each['name']} p{at}", each["percentiles"].get(str(at))) for at in PERCENTILES)
     if "embeddings" in entry:
         yield "vectors", entry["embeddings"]["count"]
         yield from ((f"dimension {at}", each) for at, each in enumerate(entry["embeddings"]["mean"] or ()))

@@ -86,13 +86,15 @@ def run(kind: str, path: Path, folder: Path) -> None:
 
 
 def main(folder: Path, height: int, width: int, kind: str) -> None:
-    """Measure one scene: `halo`, `hann`, `zones`, `sparse`, `objects` or `vectors`."""
+    """Measure one scene: `halo`, `hann`, `uncertainty` (of `hann`), `zones`, `sparse`, `objects` or `vectors`."""
     path, valid, request = folder / "scene.tif", height * width, {}
     model = (
         small_buffers(overlap="hann", halo_px=0, halo_exact=False, strip_bytes=32 * 2**20)
-        if kind == "hann"
+        if kind in ("hann", "uncertainty")
         else small_buffers()
     )
+    if kind == "uncertainty":
+        request = {"uncertainty": "flips"}
     if kind == "zones":
         edges = (0, 100, width - 100, width + 50)
         shapes = {f"{at}": shapely.box(edge, 10.5, edges[at], height - 3) for at, edge in enumerate(edges[:-1], 1)}
