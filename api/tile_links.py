@@ -27,7 +27,7 @@ class TileLinks:
     xyz: str
 
 
-def signed_path(key: JobKey, kind: Kind, name: str) -> str:
+def signed_path(key: JobKey, kind: str, name: str) -> str:
     """Return the text that a link signs. `name`: an artifact's name, or an upload's JSON pointer without its `/`."""
     return f"{key.tenant}/{key.id}/{kind}/{name}"
 

@@ -15,7 +15,7 @@ from penstock.api.routes.artifacts import find_artifact
 from penstock.api.routes.links import uploads
 from penstock.api.schemas.jobs import Outgoing
 from penstock.api.services import Api, Services
-from penstock.api.tile_links import Kind, addresses, signed_path
+from penstock.api.tile_links import addresses, signed_path
 from penstock.errors import LinkRefused, UnknownArtifact
 from penstock.jobs import Job, JobKey
 from penstock.storage.journal import journal
@@ -47,7 +47,7 @@ class TileSource(Outgoing):
 
 @router.get("/{tenant}/{job_id}/{kind}/{name:path}")
 async def read_tile_source(
-    tenant: str, job_id: str, kind: Kind, name: str, request: Request, api: Api
+    tenant: str, job_id: str, kind: str, name: str, request: Request, api: Api
 ) -> TileSource:  # fmt: skip
     """Return the raster of a signed link; `link_refused` if the signature is wrong or the link has expired."""
     if api.settings.tiles_url is None:
