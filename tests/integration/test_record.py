@@ -163,7 +163,8 @@ def test_a_job_stores_every_field_of_the_table_and_no_other(store: JobStore) -> 
 def test_fields_are_read_as_they_were_written() -> None:
     artifact = Artifact("a", "a", "text/plain", 1, "0" * 64)
     values: dict[str, Any] = {
-        "submission": full(), "after": "u", "state": State.QUEUED, "phase": Phase.WAITING, "artifacts": (artifact,), "error": ERROR,
+        "submission": full(), "after": "u",
+        "state": State.QUEUED, "phase": Phase.WAITING, "artifacts": (artifact,), "error": ERROR,
         "data": {"a": [], "n": 12345678901234567890}, "metrics": {"a_ms": 1.5}, "cancel": True, "durable": False,
         "text": "wörld\x00\n", "total": None, "created_us": 1_700_000_000_123_456,
     }  # fmt: skip
