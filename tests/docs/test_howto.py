@@ -282,7 +282,7 @@ def test_chain_jobs(shell: Shell) -> None:
         assert all(job.succeeded for job in jobs)
         assert sorted(len(job.followers or ()) for job in heads.values()) == [2, 2]
         counts = [job for job in jobs if job.model == "count"]
-        assert [sum(job.data["answer"].values()) for job in counts if job.data] == [128 * 128] * 4
+        assert [sum(job.data.values()) for job in counts if job.data] == [128 * 128] * 4
         assert all(set(job.after) & set(heads) for job in counts)
 
 
