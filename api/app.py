@@ -53,6 +53,7 @@ from penstock.api.routes import (
     object_events,
     queues,
     subscriptions,
+    tiles,
     uploads,
     usage,
     webhooks,
@@ -143,6 +144,8 @@ def from_settings() -> FastAPI:
         raise ConfigError("redis_url is not set; set it, or run `penstock up`, which starts a server of its own")
     if urlsplit(settings.store_url).scheme == "file" and settings.secret is None:
         raise ConfigError("secret is not set, and the local object store needs it to sign links; set PENSTOCK_SECRET")
+    if settings.tiles_url is not None and settings.secret is None:
+        raise ConfigError("secret is not set, and the links to map tiles are signed with it; set PENSTOCK_SECRET")
     app = create_app(
         settings,
         jobs=AsyncJobStore.open(settings.redis_url),
@@ -181,7 +184,7 @@ def _routers(services: Services) -> list[APIRouter]:
         webhooks.router, uploads.router, uploads.parts_router, models.router, queues.router, health.router,
         metrics.router, queues.workers_router, usage.router, drops.router, pooling.router, openai.router,
         openai_audio.router, openai_images.router, openai_files.router, openai_batches.router, ogc.router,
-        runpod.router, object_events.router, subscriptions.router,
+        runpod.router, object_events.router, subscriptions.router, tiles.router,
     ]  # fmt: skip
     return [*routers, local_links.router] if services.store_is_local else routers
 

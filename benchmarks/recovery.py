@@ -39,6 +39,8 @@ from tests.support.ceph import start_ceph
 from tests.support.valkey import start_valkey
 
 LIMITS = records.QueueLimits(10**6, 10**6, 3600, 3, durable=True)
+#: Seconds between two submissions during the recovery.
+SUBMIT_EVERY_S = 1.0
 #: Jobs that end at once while the benchmark is prepared.
 TOGETHER = 8
 JOBS = Path("data/objects/tenants/default/jobs")
@@ -72,11 +74,12 @@ def main(arguments: Sequence[str]) -> None:
 
 def rows(store: records.JobStore, objects: ObjectStore, ended: int, live: int, purged: int) -> Iterator[str]:
     """Yield the lines of the recovery and of the retention of `purged` jobs."""
-    queued_s, seconds = recover_all(store, objects, live)
-    restored = ended + live
+    queued_s, seconds, slowest_s, new = recover_all(store, objects, live)
+    restored = ended + live + new
     if store.client.zcard(ALL_JOBS) != restored:
         raise RuntimeError(f"{store.client.zcard(ALL_JOBS)} of {restored} jobs were restored")
     yield f"| recovery: the {live} live jobs are queued | after {queued_s:.1f} s |"
+    yield f"| recovery: slowest of {new} submissions meanwhile | {slowest_s:.2f} s |"
     yield f"| recovery: all {restored} jobs are restored | {seconds:.1f} s, {restored / seconds:.0f}/s |"
     yield f"| memory of Valkey for a job | {store.client.info('memory')['used_memory'] / restored / 1000:.2f} kB |"
     yield f"| peak memory of the keeper | {peak_mb():.0f} MB |"
@@ -86,18 +89,26 @@ def rows(store: records.JobStore, objects: ObjectStore, ended: int, live: int, p
     yield f"| slowest sweep of leases meanwhile | {sweep_s * 1000:.0f} ms |"
 
 
-def recover_all(store: records.JobStore, objects: ObjectStore, live: int) -> tuple[float, float]:
-    """Empty Redis and recover; return the seconds until all live jobs were queued, and until all were restored."""
+def recover_all(store: records.JobStore, objects: ObjectStore, live: int) -> tuple[float, float, float, int]:
+    """Empty Redis and recover, and submit a job each `SUBMIT_EVERY_S` meanwhile.
+
+    Return the seconds until all live jobs were queued, until all jobs were restored, and of the slowest submission; and
+    the number of submissions.
+    """
     store.client.flushall()
-    queued_s, begun = 0.0, time.monotonic()
+    queued_s, took_s, begun = 0.0, list[float](), time.monotonic()
     thread = threading.Thread(target=recover_if_lost, args=(store, objects))
     thread.start()
     while thread.is_alive():
         if not queued_s and store.run(queues.backlog()).get("live", 0) == live:
             queued_s = time.monotonic() - begun
+        if time.monotonic() - begun >= len(took_s) * SUBMIT_EVERY_S:
+            submit_s = time.monotonic()
+            submit_jobs(store, objects, 1, queue="new")
+            took_s.append(time.monotonic() - submit_s)
         thread.join(0.02)
     seconds = time.monotonic() - begun
-    return queued_s or seconds, seconds
+    return queued_s or seconds, seconds, max(took_s), len(took_s)
 
 
 def purge(store: records.JobStore, objects: ObjectStore, kept: int) -> tuple[float, float]:
@@ -151,11 +162,11 @@ def end_jobs(store: records.JobStore, objects: ObjectStore, count: int, folder: 
         list(pool.map(end, range(count)))
 
 
-def submit_jobs(store: records.JobStore, objects: ObjectStore, count: int) -> None:
+def submit_jobs(store: records.JobStore, objects: ObjectStore, count: int, queue: str = "live") -> None:
     """Submit jobs that wait."""
     both = Journal(store, objects)
     for number in range(count):
-        submission = Submission(JobKey("default", str(uuid.uuid4())), "m", "live", {"n": number}, "f")
+        submission = Submission(JobKey("default", str(uuid.uuid4())), "m", queue, {"n": number}, "f")
         both.run(journal.submit(submission, LIMITS))
 
 

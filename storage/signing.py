@@ -1,7 +1,8 @@
 """Secrets and signatures: the service's own secret, and the signed links of the local store.
 
 A link is `GET` or `PUT` on `{base_url}/v1/local/{key}?expires=...&...&signature=...`. The signature covers everything
-that the link allows: method, key, expiry, file name of a download, size and type of an upload.
+that the link allows: method, key, expiry, file name of a download, size and type of an upload. `TILES` is the
+permission to see a raster: its key is no object's, but `{tenant}/{job}/{kind}/{name}`.
 
 For the API's route:
 
@@ -22,7 +23,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
 from penstock.errors import ConfigError, LinkRefused
@@ -30,12 +31,14 @@ from penstock.errors import ConfigError, LinkRefused
 #: Random bytes in the service's secret.
 SECRET_BYTES = 32
 
+Method: TypeAlias = Literal["GET", "PUT", "TILES"]
+
 
 @dataclass(frozen=True, slots=True)
 class SignedLink:
     """The permission of a signed link, valid until `expires_s` (seconds since the epoch)."""
 
-    method: Literal["GET", "PUT"]
+    method: Method
     key: str
     expires_s: int
     #: File name of a download.
@@ -60,7 +63,7 @@ def sign_link(secret: str, link: SignedLink) -> str:
     return urlencode({name: value for name, value in query.items() if value is not None})
 
 
-def verify_link(secret: str, method: str, key: str, query: Mapping[str, str], *, at: float) -> SignedLink:
+def verify_link(secret: str, method: Method, key: str, query: Mapping[str, str], *, at: float) -> SignedLink:
     """Return the permission of a link; raise `LinkRefused` if its signature is wrong or it has expired at `at`.
 
     `key` is the path after `/v1/local/`, percent-decoded once, as is `query`.
@@ -107,13 +110,11 @@ def _create_once(path: Path, text: str) -> None:
         draft.unlink()
 
 
-def _read_link(method: str, key: str, query: Mapping[str, str]) -> SignedLink:
-    if method not in ("GET", "PUT"):
-        raise LinkRefused
+def _read_link(method: Method, key: str, query: Mapping[str, str]) -> SignedLink:
     size, part = query.get("size"), query.get("part")
     try:
         return SignedLink(
-            "GET" if method == "GET" else "PUT",
+            method,
             key,
             int(query["expires"]),
             filename=query.get("filename"),

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -15,6 +15,7 @@ from penstock.api.auth import Key
 from penstock.api.errors import problems
 from penstock.api.schemas.jobs import Outgoing, Time
 from penstock.api.services import Api, Services
+from penstock.api.tile_links import Kind, tile_links, tiles_expire_s
 from penstock.errors import MediaNotFound
 from penstock.intake.media import UploadReference, parse_reference
 from penstock.jobs import Job
@@ -30,18 +31,24 @@ class FileLinkView(Outgoing):
     """A signed link to a file."""
 
     #: `artifact`: a file of the result; `input`: an upload that the input names.
-    kind: Literal["artifact", "input"]
+    kind: Kind
     #: The file's name.
     name: str
     pointer: str | None = Field(description="JSON pointer of the reference in the input; null for an artifact.")
     url: str
+    #: Address of the TileJSON of a GeoTIFF's map tiles; null for other files, and where no `tiles_url` is set.
+    tilejson: str | None
+    #: Address of the tiles, with the placeholders {z}, {x} and {y}.
+    xyz: str | None
 
 
 class LinkList(Outgoing):
-    """Links to the files of a job, all valid until `expires_at`."""
+    """Links to the files of a job, all valid until `expires_at`; those of tiles until `tiles_expire_at`."""
 
     links: list[FileLinkView]
     expires_at: Time
+    #: Null without tiles.
+    tiles_expire_at: Time | None
 
 
 @router.get("/{job_id}/links", responses=problems(404, 410))
@@ -51,23 +58,32 @@ async def list_links(key: Key, api: Api) -> LinkList:
     Inputs in other buckets or on the web have no link. A file that was deleted meanwhile has one that answers 404.
     """
     job = await api.journal.run(journal.read(key))
-    expires_s = api.settings.link_expires_s
-    expires_at = time.time() + expires_s
-    links = await asyncio.to_thread(lambda: list(_links(api, job, expires_s)))
-    return LinkList(links=links, expires_at=expires_at)
+    expires_s, now_s = api.settings.link_expires_s, time.time()
+    links = await asyncio.to_thread(lambda: list(_links(api, job, expires_s, at=now_s)))
+    tiled = any(link.tilejson for link in links)
+    return LinkList(
+        links=links,
+        expires_at=now_s + expires_s,
+        tiles_expire_at=tiles_expire_s(api.settings, at=now_s) if tiled else None,
+    )
 
 
-def _links(api: Services, job: Job, expires_s: int) -> Iterator[FileLinkView]:
-    def signed(key: str) -> str:
-        return api.objects.presign_get(key, filename=key.rpartition("/")[2], expires_s=expires_s)
+def _links(api: Services, job: Job, expires_s: int, *, at: float) -> Iterator[FileLinkView]:
+    def link(kind: Kind, name: str, pointer: str | None, key: str) -> FileLinkView:
+        filename = key.rpartition("/")[2]
+        url = api.objects.presign_get(key, filename=filename, expires_s=expires_s)
+        tiles = tile_links(api.settings, job.key, kind, name if pointer is None else pointer[1:], filename, at=at)
+        return FileLinkView(
+            kind=kind, name=name, pointer=pointer, url=url, tilejson=tiles and tiles.tilejson, xyz=tiles and tiles.xyz
+        )
 
     for artifact in job.artifacts:
-        yield FileLinkView(kind="artifact", name=artifact.name, pointer=None, url=signed(artifact.key))
-    for pointer, key in _uploads(api, job):
-        yield FileLinkView(kind="input", name=key.rpartition("/")[2], pointer=pointer, url=signed(key))
+        yield link("artifact", artifact.name, None, artifact.key)
+    for pointer, key in uploads(api, job):
+        yield link("input", key.rpartition("/")[2], pointer, key)
 
 
-def _uploads(api: Services, job: Job) -> list[tuple[str, str]]:
+def uploads(api: Services, job: Job) -> list[tuple[str, str]]:
     """Return the JSON pointer and the object key of each upload that the input names."""
     found: list[tuple[str, str]] = []
     for pointer, text in _references(job.submission.input, ""):

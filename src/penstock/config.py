@@ -114,6 +114,10 @@ class Settings(BaseSettings):
     upload_part_bytes: int = Field(default=16 * 2**20, ge=MIN_PART_BYTES, le=2**30)
     #: Seconds that the signed link of an artifact is valid.
     link_expires_s: int = Field(default=3600, gt=0)
+    #: Address of `penstock tiles`, as maps reach it; None = no links to map tiles. Needs `secret`, which signs them.
+    tiles_url: str | None = Field(default=None, pattern=r"^https?://[^?#]+$")
+    #: Seconds that the links to map tiles are valid, at least; an hour more at most.
+    tile_link_expires_s: int = Field(default=7 * 86_400, gt=0)
     #: Seconds that /pooling and /openai keep a request open while its job runs.
     facade_wait_s: float = Field(default=600, gt=0)
 

@@ -3,8 +3,9 @@
 With `durability = "manifest"` a job is accepted once its `request.json` is stored, and ended once its `outcome.json`
 is stored; Redis follows. A flow may be interrupted between any two steps, and any process may repeat it:
 
-    submit    reserve in Redis -> put the request -> confirm in Redis
+    submit    reserve in Redis -> put the mark of a live job -> put the request -> confirm in Redis
     end       a script proposes the outcome -> put it, or read the stored one -> commit the stored outcome in Redis
+              -> delete the mark
 
 A flow is a generator that yields its steps, commands for Redis and calls on the object store, and receives their
 results: `Journal` performs them in threads (worker, keeper), `AsyncJournal` for the API's event loop. Jobs of
@@ -179,7 +180,7 @@ def sweep() -> Flow[Swept]:
 def adopt(key: JobKey) -> Flow[Job | None]:
     """Set a job's record to its stored outcome; None without one."""
     stored = yield from _objects(lambda objects: manifests.read_outcome(objects, key))
-    return None if stored is None else (yield from _redis(records.commit(key, stored.text)))
+    return None if stored is None else (yield from _commit(key, stored))
 
 
 def catch_up(key: JobKey) -> Flow[bool]:
@@ -205,35 +206,14 @@ def revive(key: JobKey) -> Flow[bool]:
         return False
     try:
         if (yield from adopt(key)) is None:
-            if (yield from _submit_again(key, manifest)):
-                return True
-            delete = yield from _objects(lambda objects: manifests.read_cancel(objects, key))
-            if delete is not None:
-                yield from _finish_stop(key, (yield from _redis(records.cancel(key, delete=delete))))
+            yield from _submit_again(key, manifest)
     except JobGone:
         return False
     return True
 
 
-def restore(key: JobKey, *, ended: bool) -> Flow[bool]:
-    """Create a job in Redis again that a listing of the object store has, as `revive` but with fewer requests.
-
-    `ended`: the listing has its outcome, or a request to end it. What came after the listing is in Redis, or is found
-    in the store once Redis has a record.
-    """
-    if not ended:
-        return (yield from _revive_live(key))
-    stored = yield from _objects(lambda objects: manifests.read_outcome(objects, key))
-    if stored is None:
-        return (yield from revive(key))
-    try:
-        yield from _redis(records.commit_end(key, stored.text))
-    except JobGone:
-        return False
-    return True
-
-
-def _revive_live(key: JobKey) -> Flow[bool]:
+def revive_live(key: JobKey) -> Flow[bool]:
+    """Create a job again that is probably live and that Redis does not have: `revive` with one request fewer."""
     manifest = yield from _objects(lambda objects: manifests.read_manifest(objects, key))
     if manifest is None:
         return False
@@ -244,15 +224,29 @@ def _revive_live(key: JobKey) -> Flow[bool]:
     return True
 
 
-def _submit_again(key: JobKey, manifest: Manifest) -> Flow[bool]:
-    """Create a job from its manifest; return True where it has ended instead."""
+def restore_end(key: JobKey) -> Flow[bool]:
+    """Create a job in Redis again whose outcome, or request to end it, a listing has: `revive` with fewer requests."""
+    stored = yield from _objects(lambda objects: manifests.read_outcome(objects, key))
+    if stored is None:
+        return (yield from revive(key))
+    try:
+        yield from _redis(records.commit_end(key, stored.text))
+    except JobGone:
+        return False
+    return True
+
+
+def _submit_again(key: JobKey, manifest: Manifest) -> Flow[None]:
+    """Create a job from its manifest, or from its outcome, and repeat a request to end it."""
     done = yield from _redis(records.submit(manifest.submission, _unlimited(manifest), carried=manifest.record))
     if done.job.state is State.RESERVED:
         # Before there was a record, the job may have ended and Redis may have lost that end.
         if (yield from adopt(key)) is not None:
-            return True
+            return
         yield from _redis(records.confirm(key, manifest.created_us))
-    return False
+    delete = yield from _objects(lambda objects: manifests.read_cancel(objects, key))
+    if delete is not None:
+        yield from _finish_stop(key, (yield from _redis(records.cancel(key, delete=delete))))
 
 
 def settle_reservation(key: JobKey) -> Flow[bool]:
@@ -352,6 +346,7 @@ def _finish_stop(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
 
 def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
     manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
+    yield from _objects(lambda objects: manifests.mark(objects, submission.key))
     try:
         yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))
     except ObjectExists:
@@ -370,8 +365,7 @@ def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -
 
 def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow[Ended]:
     if (proposal := reply.proposal) is not None:
-        stored = yield from _objects(lambda objects: manifests.put_outcome(objects, claim.key, proposal))
-        yield from _redis(records.commit_end(claim.key, stored.text))
+        stored = yield from _store_and_end(claim.key, proposal)
         return Ended("ok", stored.shows(claim))
     if reply.value in ("ok", "canceled"):
         return Ended("ok", succeeded and reply.value == "ok")
@@ -382,13 +376,26 @@ def _finish_attempt(claim: Claim, reply: Reply[str], *, succeeded: bool) -> Flow
 
 def _store_and_commit(key: JobKey, proposal: str) -> Flow[Job]:
     stored = yield from _objects(lambda objects: manifests.put_outcome(objects, key, proposal))
-    return (yield from _redis(records.commit(key, stored.text)))
+    return (yield from _commit(key, stored))
+
+
+def _commit(key: JobKey, stored: StoredOutcome) -> Flow[Job]:
+    job = yield from _redis(records.commit(key, stored.text))
+    yield from _unmark(key)
+    return job
 
 
 def _store_and_end(key: JobKey, proposal: str) -> Flow[StoredOutcome]:
     stored = yield from _objects(lambda objects: manifests.put_outcome(objects, key, proposal))
     yield from _redis(records.commit_end(key, stored.text))
+    yield from _unmark(key)
     return stored
+
+
+def _unmark(key: JobKey) -> Flow[None]:
+    """Delete the mark of an ended job; the keeper repeats this if the object store does not answer."""
+    with suppress(ObjectStoreUnavailable):
+        yield from _objects(lambda objects: manifests.unmark(objects, key))
 
 
 def _forget_checkpoints(key: JobKey, state: State, fence: int) -> Flow[None]:

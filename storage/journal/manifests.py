@@ -3,13 +3,17 @@
 Both are put with `if_absent`: the first writer wins, and all others read its object. Both lie under the job's prefix. A
 purge deletes the request first, because a job without a request is not recovered. A running job whose end was requested
 has a `cancel.json` as well.
+
+A live job also has a mark, the empty object `live/TENANT/ID`, so that a recovery finds the live jobs first, without a
+listing of all jobs that are kept. It is put before the request and deleted after the outcome. After a crash in between,
+a mark may belong to no live job; a live job without a mark was accepted by an older release.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +22,7 @@ from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES
 from penstock.jobs import Claim, JobKey, State, Submission
 from penstock.storage.journal.json_objects import LIMIT_BYTES, put_json, read_json
-from penstock.storage.objects.base import ObjectStore
+from penstock.storage.objects.base import DEFAULT_CONTENT_TYPE, ObjectStore
 from penstock.storage.redis.fields import dump, submission_of, submission_to_json
 from penstock.storage.redis.record import readable_version
 
@@ -26,6 +30,7 @@ from penstock.storage.redis.record import readable_version
 LISTINGS = 8
 
 _REQUEST = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/request\.json")
+_MARK = re.compile(r"live/(?P<tenant>[^/]+)/(?P<id>[^/]+)")
 _END = re.compile(r"(?P<prefix>tenants/[^/]+/(jobs|batches)/[^/]+/)(outcome|cancel)\.json")
 
 
@@ -111,6 +116,36 @@ def stored_names(objects: ObjectStore, key: JobKey) -> StoredNames:
     return StoredNames(_request(key) in names, _cancel(key) in names, _outcome(key) in names)
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The mark of a live job, and the time of its submission in seconds since the epoch."""
+
+    key: JobKey
+    put_s: float
+
+
+def mark(objects: ObjectStore, key: JobKey) -> None:
+    """Mark a job as live."""
+    objects.put_bytes(_mark(key), b"", content_type=DEFAULT_CONTENT_TYPE)
+
+
+def unmark(objects: ObjectStore, key: JobKey) -> None:
+    """Delete a job's mark."""
+    objects.delete(_mark(key))
+
+
+def marks(objects: ObjectStore) -> Iterator[Mark]:
+    """Yield the marks, those of a tenant together."""
+    for info in objects.list("live/"):
+        if found := _MARK.fullmatch(info.key):
+            yield Mark(JobKey(found["tenant"], found["id"]), info.modified_s)
+
+
+def marks_of(tenant: str) -> str:
+    """Return the prefix of a tenant's marks."""
+    return f"live/{tenant}/"
+
+
 def put_manifest(objects: ObjectStore, manifest: Manifest) -> None:
     """Store a job's manifest; raise `ObjectExists` where one is stored."""
     key = _request(manifest.submission.key)
@@ -173,6 +208,10 @@ def delete_objects_of(
     before(frozenset(key for key, names in zip(keys, found, strict=True) if _outcome(key) in names))
     objects.delete_many([_request(key) for key in keys])
     objects.delete_many([name for names in found for name in names])
+
+
+def _mark(key: JobKey) -> str:
+    return f"{marks_of(key.tenant)}{key.id}"
 
 
 def _request(key: JobKey) -> str:

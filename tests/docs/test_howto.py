@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import copyfile
 
 import pytest
+from PIL import Image
 
 from penstock.client import Client, PenstockAPIError
 from penstock.config import Settings
@@ -320,6 +321,29 @@ def test_agents(shell: Shell) -> None:
     with Client(shell.env["PENSTOCK_URL"]) as client:
         (job,) = client.jobs().jobs
     assert (job.model, job.succeeded, job.input["prompt"]) == ("stories", True, "Once upon a time")
+
+
+def test_maps_and_gis(shell: Shell) -> None:
+    pytest.importorskip("rio_tiler", reason="needs rio-tiler: pip install '.[tiles]'")
+    port = free_port()
+    try:
+        for found in blocks("maps-and-gis.md"):
+            block = replace(found, code=found.code.replace("8085", str(port)))
+            if block.code.startswith("penstock tiles"):
+                command = f"{block.code.rstrip()} > tiles.log 2>&1 & echo $! > tiles.pid\n"
+                shell.take(Block("bash", "", command))
+                wait_for(lambda: listens(port), "the tiles did not listen", timeout_s=60)
+            else:
+                shell.take(block)
+    finally:
+        end_receiver(shell.folder, "tiles.pid")
+
+    stats = json.loads((shell.folder / "result" / "stats.json").read_text())
+    with Image.open(shell.folder / "map.png") as image:
+        shown = {colour[:3] for _, colour in image.convert("RGBA").getcolors() if colour[3]}
+    legend = {tuple(bytes.fromhex(row["colour"][1:])) for row in stats["classes"] if row["pixels"]}
+    assert len(shown) > 2
+    assert shown <= legend
 
 
 def test_pooling(shell: Shell) -> None:

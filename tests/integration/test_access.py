@@ -73,6 +73,7 @@ ROUTES = {
     ("GET", "/v1/local/{key:path}"): Row(None, 403),
     ("HEAD", "/v1/local/{key:path}"): Row(None, 403),
     ("PUT", "/v1/local/{key:path}"): Row(None, 403),
+    ("GET", "/v1/tiles/{tenant}/{job_id}/{kind}/{name:path}"): Row(None, 403),
     ("GET", "/v1/key"): Row("any", 200),
     ("GET", "/v1/events"): Row("read", 200),
     ("GET", "/v1/usage"): Row("read", 200),

@@ -292,5 +292,5 @@ def test_what_nobody_names_is_deleted_after_a_day_and_nothing_else(bench: Bench)
     assert delete_leftovers(bench.store, bench.objects, bench.settings) == Leftovers(0, 0, 0)
     assert delete_leftovers(bench.store, bench.objects, bench.settings, at=time.time() + 90_000) == Leftovers(0, 0, 3)
     manifests = {f"{done.prefix}outcome.json", f"{done.prefix}request.json", f"{waiting.prefix}request.json"}
-    assert set(bench.keys("")) == {*kept, *manifests}
+    assert set(bench.keys("")) == {*kept, *manifests, f"live/default/{waiting.id}"}
     assert delete_leftovers(bench.store, bench.objects, bench.settings, at=time.time() + 8 * 86_400).uploads == 1

@@ -30,7 +30,7 @@ from penstock.errors import IdempotencyMismatch, JobGone, StateConflict, Unknown
 from penstock.jobs import Claim, JobKey, Phase, Progress, Submission, Webhook
 from penstock.storage.journal import journal
 from penstock.storage.journal.journal import Journal
-from penstock.storage.journal.manifests import delete_objects_of
+from penstock.storage.journal.manifests import delete_objects_of, marks
 from penstock.storage.objects.local import LocalStore
 from penstock.storage.redis import deliveries, records, upkeep
 from penstock.storage.redis.records import Command, JobStore, QueueLimits
@@ -47,8 +47,8 @@ MAX_CRASHES = 2
 EXAMPLES = 25
 
 names = st.sampled_from(NAMES)
-#: A process dies before its step of this number; flows have three at most.
-steps = st.sampled_from([99, 99, 99, 99, 99, 0, 1, 2, 2])
+#: A process dies before its step of this number; flows have four at most: the last one is the confirmation or the mark.
+steps = st.sampled_from([99, 99, 99, 99, 99, 0, 1, 2, 2, 3, 3])
 #: Most jobs should come to something before they are wiped away.
 rarely = st.sampled_from([False] * 4 + [True])
 
@@ -146,9 +146,9 @@ class Jobs(RuleBasedStateMachine):
             self.accept(job, before)
 
     def accept(self, job: Expected, before: int) -> None:
-        """After the reservation: the put of the request, then the confirmation (with a look for an outcome between)."""
+        """After the reservation: the mark, the request, the confirmation (with a look for an outcome between)."""
         replayed = job.manifest
-        job.manifest = job.manifest or before > 1
+        job.manifest = job.manifest or before > 2
         if before == 99 and replayed and job.stored is not None:
             job.finish(job.stored)
         elif before == 99:
@@ -170,7 +170,7 @@ class Jobs(RuleBasedStateMachine):
         end = job.end("canceled")
         if job.state == "running":
             job.cancel, job.cancel_stored = True, job.cancel_stored or (job.durable and before > 1)
-        elif before == 99 or not job.durable:
+        elif before > 2 or not job.durable:
             job.finish(end)
         else:
             job.cancel = True
@@ -268,7 +268,7 @@ class Jobs(RuleBasedStateMachine):
         end = job.end(
             "failed" if how == "retry" else how, text if how == "succeeded" else None, ended_by=hold.claim.fence
         )
-        if before == 99 or not job.durable:
+        if before > 2 or not job.durable:
             job.finish(end)
         elif before == 2:
             job.propose(end)
@@ -423,6 +423,8 @@ class Jobs(RuleBasedStateMachine):
         assert set(client.zrange("penstock:delayed", 0, -1)) == those("delayed")
         assert set(client.zrange("penstock:reserved", 0, -1)) == those("reserved")
         assert set(client.zrange("penstock:finished", 0, -1)) == those(*ENDS)
+        accepted = {name for name, job in self.jobs.items() if job.manifest and job.stored is None and not job.over}
+        assert accepted <= {mark.key.id for mark in marks(self.objects)}
         assert {f"default/{name}" for name in client.smembers("penstock:tenant:default:live")} == those(
             *WAITING, "running"
         )

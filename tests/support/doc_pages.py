@@ -51,7 +51,9 @@ class Shell:
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
         port = str(free_port())
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        # Nor the settings of GDAL that this process made for itself.
+        others = ("PENSTOCK_", "GDAL_", "VRT_", "CPL_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         here = {"PENSTOCK_PORT": port, "PENSTOCK_URL": f"http://127.0.0.1:{port}", "COLUMNS": "200"}
         self.env = {**kept, **here, "PATH": path, **env}

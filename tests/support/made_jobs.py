@@ -137,11 +137,11 @@ class MadeJobs:
 
 
 @contextmanager
-def making(data: Path, *, tenant: str = "default") -> Iterator[MadeJobs]:
-    """Publish `MODEL` in the service of a data folder, and write its jobs."""
+def making(data: Path, *, tenant: str = "default", **store: Any) -> Iterator[MadeJobs]:
+    """Publish `MODEL` in the service of a data folder, and write its jobs; `store` are the settings of its store."""
     address = recorded_url(data / "valkey")
     assert address is not None
-    settings = Settings(data=data, redis_url=address)
+    settings = Settings(data=data, redis_url=address, **store)
     jobs = JobStore.open(address)
     try:
         made = MadeJobs(settings, jobs, open_store(settings.store_url, settings), tenant)

@@ -6,7 +6,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from itertools import compress, islice
+from itertools import compress, groupby, islice
 from typing import TypeAlias, TypeVar
 
 import structlog
@@ -17,7 +17,7 @@ from penstock.jobs import JobKey
 from penstock.storage.journal import answered, batch_journal, batch_manifests, journal, queue_modes, usage_ledger
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, publish
 from penstock.storage.journal.journal import Flow, Journal
-from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, read_outcome, request_of
+from penstock.storage.journal.manifests import StoredOutcome, ended_prefix, marks, read_outcome, request_of
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis import records, upkeep, usage
 from penstock.storage.redis.deliveries import announce_again
@@ -31,8 +31,10 @@ Row: TypeAlias = tuple[JobKey | BatchKey, bool]
 CONCURRENCY = 32
 #: Jobs and batches looked up in one step.
 LOOKED_UP = 500
-#: Ended jobs that are restored by one message to Redis.
+#: Jobs of a listing that one thread restores together, the ended ones by one message to Redis.
 TOGETHER = 8
+#: Seconds by which the clocks of a store's machines may differ.
+CLOCKS_S = 60.0
 #: Events announced to endpoints in one step.
 ANNOUNCED = 500
 
@@ -71,11 +73,11 @@ def recover_if_lost(store: records.Runs, objects: ObjectStore) -> None:
 
 
 def restore(store: records.Runs, objects: ObjectStore) -> int:
-    """Restore the jobs and batches that Redis lacks, live ones first; return their number.
+    """Restore the jobs and batches that Redis lacks, marked jobs first; return their number.
 
-    Those that it has are only looked up, hundreds at once. Webhook endpoints are published to Redis before the jobs, so
-    that they receive the events of restored jobs; afterwards they receive the events that they missed. Safe to repeat,
-    at any time and by several keepers at once.
+    Those that it has are only looked up, hundreds at once. A tenant's webhook endpoints are published to Redis before
+    its jobs, so that they receive the events of restored jobs; afterwards they receive the events that they missed.
+    Safe to repeat, at any time and by several keepers at once.
     """
     _, restored = _restore(store, objects)
     if restored:
@@ -84,10 +86,7 @@ def restore(store: records.Runs, objects: ObjectStore) -> int:
 
 
 def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
-    """Return the numbers of manifests and of those that were restored.
-
-    The store is listed twice, so that live jobs are restored first and the names of ended jobs need not be kept.
-    """
+    """Return the numbers of manifests and of those that were restored."""
     both_stores = Journal(store, objects)
     tenants: set[str] = set()  # with stored sums of usage
     listed = Counter[bool]()
@@ -98,20 +97,39 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
             yield key, over
 
     with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="restore") as pool:
-        live = _lost(store, (row for row in counted() if not row[1]))
-        restored = sum(_mapped(pool, lambda key: both_stores.run(_restored(key, ended=False)), live))
-        if listed[True]:
-            ended = _lost(store, (row for row in _manifests(objects.list("tenants/")) if row[1]))
-            restored += sum(_mapped(pool, lambda keys: _restored_ends(both_stores, keys), _groups(ended, TOGETHER)))
+        marked = _lost(store, ((key, False) for key in _marked(store, objects)))
+        restored = sum(_mapped(pool, lambda row: both_stores.run(_restored(*row)), marked))
+        if restored:
+            log.info("jobs.live_again", jobs=restored)
+        lost = _groups(_lost(store, counted()), TOGETHER)
+        restored += sum(_mapped(pool, lambda rows: _restored_together(both_stores, rows), lost))
     usage_ledger.fold_all(store, objects, tenants)
     return listed.total(), restored
 
 
-def _lost(store: records.Runs, rows: Iterator[Row]) -> Iterator[JobKey | BatchKey]:
+def _marked(store: records.Runs, objects: ObjectStore) -> Iterator[JobKey]:
+    """Yield the jobs that are marked as live. A tenant's first one comes when Redis knows its receivers."""
+    for tenant, of_tenant in groupby(marks(objects), key=lambda mark: mark.key.tenant):
+        found = list(of_tenant)
+        _know_receivers(store, objects, tenant, since_s=min(mark.put_s for mark in found) - CLOCKS_S)
+        yield from (mark.key for mark in found)
+
+
+def _know_receivers(store: records.Runs, objects: ObjectStore, tenant: str, *, since_s: float) -> None:
+    """Publish a tenant's webhook endpoints, and note the deliveries that were answered since this time."""
+    for info in objects.list(f"tenants/{tenant}/answered/"):
+        if info.modified_s >= since_s:
+            answered.load(store, objects, info.key)
+    for info in objects.list(f"tenants/{tenant}/endpoints/"):
+        if (endpoint := endpoint_in(info.key)) is not None:
+            _publish(store, objects, endpoint)
+
+
+def _lost(store: records.Runs, rows: Iterator[Row]) -> Iterator[Row]:
     """Yield the jobs and batches whose record in Redis is missing or older than their manifests (`upkeep.stale`)."""
     for group in _groups(rows, LOOKED_UP):
         is_stale = store.run(upkeep.stale(group))
-        yield from compress((key for key, _ in group), is_stale)
+        yield from compress(group, is_stale)
 
 
 def _groups(each: Iterator[T], size: int) -> Iterator[list[T]]:
@@ -169,26 +187,26 @@ def _manifests(infos: Iterator[ObjectInfo]) -> Iterator[Row]:
             yield key, end == key.prefix
 
 
-def _restored(key: JobKey | BatchKey, *, ended: bool) -> Flow[bool]:
+def _restored(key: JobKey | BatchKey, ended: bool) -> Flow[bool]:
     """Restore a job or batch; leave one of a format that cannot be read to a newer keeper."""
     try:
         if isinstance(key, BatchKey):
             return (yield from batch_journal.revive(key))
-        return (yield from journal.restore(key, ended=ended))
+        return (yield from (journal.restore_end(key) if ended else journal.revive_live(key)))
     except RecordTooNew as error:
         log.warning("record.skipped", detail=error.detail)
         return False
 
 
-def _restored_ends(both_stores: Journal, keys: Sequence[JobKey | BatchKey]) -> int:
-    """Restore jobs and batches whose end is stored, the jobs by one message to Redis; return the number."""
+def _restored_together(both_stores: Journal, rows: Sequence[Row]) -> int:
+    """Restore jobs and batches, the ended jobs by one message to Redis; return the number."""
     commits: list[records.Command[None]] = []
     restored = 0
-    for key in keys:
-        if isinstance(key, JobKey) and (outcome := _outcome(both_stores.objects, key)) is not None:
+    for key, ended in rows:
+        if ended and isinstance(key, JobKey) and (outcome := _outcome(both_stores.objects, key)) is not None:
             commits.append(records.commit_end(key, outcome.text))
         else:
-            restored += both_stores.run(_restored(key, ended=True))
+            restored += both_stores.run(_restored(key, ended))
     for reply in run_each(both_stores.store, commits):
         if isinstance(reply, PenstockError) and not isinstance(reply, JobGone):
             raise reply

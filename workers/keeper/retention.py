@@ -20,7 +20,7 @@ from penstock.storage.journal import batch_manifests, journal
 from penstock.storage.journal.answered import answered_in
 from penstock.storage.journal.endpoints import EndpointKey, endpoint_in, find_endpoint, forget
 from penstock.storage.journal.journal import Journal
-from penstock.storage.journal.manifests import read_outcome
+from penstock.storage.journal.manifests import marks, read_outcome, unmark
 from penstock.storage.journal.usage_ledger import compact, usage_in
 from penstock.storage.objects.base import ObjectInfo, ObjectStore
 from penstock.storage.redis import records, upkeep, usage
@@ -47,9 +47,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The numbers of deleted partial files, uploads, attempts, outcomes, checkpoints, endpoint revisions, batches.
+    """The numbers of deleted files of interrupted puts, uploads, attempts, outcomes, checkpoints, and so on.
 
-    A batch is deleted if its submission was never completed.
+    A batch is deleted if its submission was never completed, the mark of a live job if there is no such job.
     """
 
     partial_files: int = 0
@@ -59,6 +59,7 @@ class Leftovers:
     checkpoints: int = 0
     revisions: int = 0
     batches: int = 0
+    marks: int = 0
 
 
 @dataclass(slots=True)
@@ -118,11 +119,15 @@ def delete_leftovers(
     checkpoints = [key.checkpoints for key in listing.saved if _over(store, objects, key)]
     objects.delete_many(listing.uploads + outcomes + replaced + listing.answered)
     unaccepted = [key.prefix for key in listing.batches if not _accepted(objects, key)]
+    marked = (each.key for each in marks(objects) if now - each.put_s > GRACE_S)
+    over = [key for key in marked if _over(store, objects, key)]
     for prefix in orphans + checkpoints + unaccepted:
         objects.delete_prefix(prefix)
-    counts = map(len, (listing.uploads, orphans, outcomes, checkpoints, replaced, unaccepted))
+    for key in over:
+        unmark(objects, key)
+    found = (listing.uploads, orphans, outcomes, checkpoints, replaced, unaccepted, over)
     _settle_usage(store, objects, settings, listing, now)
-    deleted = Leftovers(objects.sweep(older_than_s=GRACE_S), *counts)
+    deleted = Leftovers(objects.sweep(older_than_s=GRACE_S), *(len(each) for each in found))
     if deleted != Leftovers():
         log.info("keeper.leftovers_deleted", **asdict(deleted))
     return deleted

@@ -20,6 +20,7 @@ from penstock.jobs import JobKey
 from penstock.storage.journal import batch_journal, batch_manifests, journal
 from penstock.storage.journal.api_keys import delete_key, revoke_key
 from penstock.storage.journal.journal import Journal
+from penstock.storage.journal.manifests import marks_of
 from penstock.storage.journal.subscriptions import subscriber_key
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.redis import batches, tenant_data
@@ -75,6 +76,7 @@ def erase_tenant(
     done.batches = len(found)
     prefix = f"tenants/{tenant}/"
     done.objects = objects.delete_prefix(prefix) + objects.abort_multiparts(prefix)
+    objects.delete_prefix(marks_of(tenant))
     for record in keys:
         delete_key(objects, record.id)
     done.api_keys = len(keys)
@@ -91,8 +93,8 @@ def what_is_left(store: Runs, objects: ObjectStore, tenant: str) -> list[str]:
     Unfinished multipart uploads are aborted, because a store counts them only while it aborts them.
     """
     prefix = f"tenants/{tenant}/"
-    marks = objects.list(subscriber_key(tenant))
-    lines = [f"object {info.key}" for some in (objects.list(prefix), marks) for info in some]
+    places = (prefix, subscriber_key(tenant), marks_of(tenant))
+    lines = [f"object {info.key}" for place in places for info in objects.list(place)]
     if dropped := objects.abort_multiparts(prefix):
         lines.append(f"{dropped} unfinished uploads in parts, which are dropped now")
     lines += [f"API key {record.id}" for record in key_rows(objects, tenant)]

@@ -70,6 +70,12 @@ export function facts(pairs) {
   return h("dl", { class: "facts" }, kept.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
+/** Return a button that copies a text. */
+export function copyButton(name, text) {
+  const copy = () => navigator.clipboard.writeText(text).then(() => note(`${name}: copied.`), () => note("The browser did not allow to copy.", "bad"));
+  return h("button", { type: "button", "aria-label": `Copy ${name}`, onclick: copy }, "Copy");
+}
+
 /** Show a short message at the bottom of the page; it leaves after some seconds. */
 export function note(text, kind = "good") {
   const shown = h("p", { class: `note ${kind}` }, text);

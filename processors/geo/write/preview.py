@@ -32,9 +32,13 @@ def write_preview(raster: Path, path: Path, labels: Sequence[ClassLabel]) -> Non
 def write_value_preview(raster: Path, path: Path, low: float, high: float) -> None:
     """Write the first band of a float raster as a PNG like `write_preview`: dark at `low`, light at `high`."""
     values = _small(raster, Resampling.average)
+    _save(steps(values, low, high), ramp(NODATA + 1), path)
+
+
+def steps(values: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np.uint8]:
+    """Return uint8 of the same shape: 0 at `low`, 254 at `high`, 255 for NaN; see `ramp` for the colours."""
     shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
-    steps = np.where(np.isnan(shares), NODATA, np.rint(np.nan_to_num(shares) * (NODATA - 1))).astype(np.uint8)
-    _save(steps, ramp(NODATA + 1), path)
+    return np.where(np.isnan(shares), NODATA, np.rint(np.nan_to_num(shares) * (NODATA - 1))).astype(np.uint8)
 
 
 def ramp(count: int) -> npt.NDArray[np.uint8]:
@@ -56,7 +60,7 @@ def _small(raster: Path, resampling: Any) -> npt.NDArray[Any]:
     return band[:: -1 if placed and e > 0 else 1, :: -1 if placed and a < 0 else 1]
 
 
-def _save(steps: npt.NDArray[np.uint8], palette: npt.NDArray[np.uint8], path: Path) -> None:
-    image = Image.fromarray(np.ascontiguousarray(steps), mode=None).convert("L")
+def _save(numbers: npt.NDArray[np.uint8], palette: npt.NDArray[np.uint8], path: Path) -> None:
+    image = Image.fromarray(np.ascontiguousarray(numbers), mode=None).convert("L")
     image.putpalette(palette.tobytes())
     image.save(path, format="PNG", transparency=NODATA, optimize=True)

@@ -92,11 +92,16 @@ def picture(inputs: Inputs, places: Sequence[int]) -> Picture:
     image = np.zeros((*valid.shape, 4), np.uint8)
     if valid.any():
         low, high = np.percentile(numbers[:, valid], (_LOW, _HIGH))
-        shares = np.clip((numbers - low) / ((high - low) or 1), 0, 1)
-        image[..., :3] = np.rint(np.nan_to_num(shares) * 255).transpose(1, 2, 0)
+        image[..., :3] = brightness(numbers, low, high).transpose(1, 2, 0)
         image[..., 3] = np.where(valid, 255, 0)
     down, across = _directions(inputs.grid.transform)
     return Picture(np.ascontiguousarray(image[::down, ::across]), box, step, down, across)
+
+
+def brightness(numbers: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.uint8]:
+    """Return uint8 of the same shape: 0 at `low`, 255 at `high`."""
+    shares = np.clip((numbers - low) / ((high - low) or 1), 0, 1)
+    return np.rint(np.nan_to_num(shares) * 255).astype(np.uint8)
 
 
 def _names(name: str, synonyms: Sequence[str]) -> set[str]:

@@ -70,6 +70,7 @@ from penstock.cli.serve import serve
 from penstock.cli.subscriptions import subscriptions_app
 from penstock.cli.systemd import install_app
 from penstock.cli.tenants import tenants_app
+from penstock.cli.tiles import tiles
 from penstock.cli.upkeep import doctor, recover
 from penstock.cli.usage import usage
 from penstock.cli.watch import watch
@@ -104,7 +105,7 @@ app.add_typer(tenants_app, name="tenants")
 _FIELDS_TOO = {"ignore_unknown_options": True}
 app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)(run)
 app.command("serve", epilog=EPILOG)(serve)
-for _command in (upload, wait, download, logs, mcp, reproduce, search, watch):
+for _command in (upload, wait, download, logs, mcp, reproduce, search, tiles, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)

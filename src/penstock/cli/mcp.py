@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.display import err
-from penstock.cli.options import DEFAULT_URL, UNAVAILABLE, Url
+from penstock.cli.options import DEFAULT_URL, UNAVAILABLE, Url, host_and_port
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -55,12 +55,10 @@ def mcp(
     elif folder is not None:
         raise typer.BadParameter("--folder is for stdio: callers over HTTP are on other machines")
     else:
-        host, _, port = http.rpartition(":")
-        if not host or not (port.isdigit() and int(port) < 65536):
-            raise typer.BadParameter(f"--http {http}: write HOST:PORT, such as 127.0.0.1:8090")
+        host, port = host_and_port(http, "127.0.0.1:8090")
         if host in _EVERY and not names:
             raise typer.BadParameter(f"--http {http} needs --host-name: the name or address that clients use")
-        _over_http(mcp_server(lambda headers: _client(url, headers or {}), url), host, int(port), names or ())
+        _over_http(mcp_server(lambda headers: _client(url, headers or {}), url), host, port, names or ())
 
 
 def _client(url: str, headers: Mapping[str, str] | None) -> AsyncClient:

@@ -93,6 +93,14 @@ def pairs(texts: list[str], option: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
+def host_and_port(text: str, example: str) -> tuple[str, int]:
+    """Return the host and the port of `HOST:PORT`; raise `typer.BadParameter` with an example for another text."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isdigit() and int(port) < 65536):
+        raise typer.BadParameter(f"--http {text}: write HOST:PORT, such as {example}")
+    return host, int(port)
+
+
 def begin_of(text: str) -> datetime:
     """Return a time, or the begin of a day; without a zone in UTC."""
     try:

@@ -13,6 +13,7 @@ import { projectionOf } from "./projection.js";
 import { inspect } from "./rasters.js";
 import { readout } from "./readout.js";
 import { season } from "./season.js";
+import { tiles } from "./tiles.js";
 
 export async function view(job, files, signal) {
   const stats = job.output?.json ?? {};
@@ -67,6 +68,7 @@ export async function view(job, files, signal) {
     polygons.problem && polygons.problem !== place.problem && h("p", { class: "quiet" }, polygons.problem));
   return h("div", { class: "map-view" }, wrong, h("div", { class: "map-grid" }, h("div", {}, target, readout(map, place, () => state)), h("div", { class: "map-side" }, controls, legend)),
     season(stats),
+    tiles(files),
     stats.notes?.length > 0 && h("details", {}, h("summary", {}, `${stats.notes.length} notes about the result`), h("ul", {}, stats.notes.map((note) => h("li", {}, note)))));
 }
 

@@ -45,8 +45,8 @@ export function result(signal) {
     drawn = true;
     element.hidden = false;
     fill(title, "Result");
-    const { links } = await get(`/v1/jobs/${job.id}/links`, { signal });
-    const files = links.map((link) => ({ ...link, url: reachable(link.url) }));
+    const { links, tiles_expire_at: expires } = await get(`/v1/jobs/${job.id}/links`, { signal });
+    const files = links.map((link) => ({ ...link, url: reachable(link.url), expires }));
     const views = job.output?.json ? await viewsOf(job.model, signal) : [];
     const parts = partsOf(views, job.output?.json ?? {});
     const nothing = !job.output?.text && foundNothing(views, job.output?.json ?? {});

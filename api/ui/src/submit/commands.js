@@ -1,6 +1,6 @@
 // The same job as commands to copy: curl, Python, and the command line.
 import { BASE } from "../api.js";
-import { fill, h, note } from "../dom.js";
+import { copyButton, fill, h } from "../dom.js";
 import { session } from "../session.js";
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
@@ -17,10 +17,7 @@ export function commands() {
 }
 
 function block(name, text) {
-  const copy = async () => {
-    await navigator.clipboard.writeText(text).then(() => note(`${name}: copied.`), () => note("The browser did not allow to copy.", "bad"));
-  };
-  return h("div", { class: "command" }, h("div", { class: "head" }, h("h3", {}, name), h("button", { type: "button", "aria-label": `Copy ${name}`, onclick: copy }, "Copy")),
+  return h("div", { class: "command" }, h("div", { class: "head" }, h("h3", {}, name), copyButton(name, text)),
     h("pre", { tabindex: "0" }, text));
 }
 

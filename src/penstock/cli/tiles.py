@@ -1,0 +1,31 @@
+"""`penstock tiles`: map tiles of the service's rasters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.display import err
+from penstock.cli.options import DEFAULT_URL, UNAVAILABLE, Url, host_and_port
+
+
+def tiles(
+    http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address on which to listen.")] = "127.0.0.1:8085",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Draw map tiles (XYZ, TileJSON) of the rasters of jobs, for web maps and GIS.
+
+    The service makes signed links to them where its setting `tiles_url` is the address of this process.
+    """
+    host, port = host_and_port(http, "127.0.0.1:8085")
+    try:
+        from penstock.tiles.server import MOST_REQUESTS, tile_app
+    except ModuleNotFoundError as error:
+        if error.name not in ("rio_tiler", "rasterio", "numpy", "PIL", "pyogrio", "shapely"):
+            raise
+        err.print("penstock: tiles need packages more: pip install 'penstock[tiles]'")
+        raise typer.Exit(UNAVAILABLE) from error
+    import uvicorn
+
+    uvicorn.run(tile_app(url), host=host.strip("[]"), port=port, log_level="warning", limit_concurrency=MOST_REQUESTS)
