@@ -201,6 +201,7 @@ def submit(
         document, local = _input({**read_document(whole), **fields}, rest, schema)
         wanted: JobOptions = {
             "metadata": pairs(metadata or [], "--meta"), "webhook": webhook, "priority": priority, "after": after,
+            "idempotency_key": key,
         }  # fmt: skip
         if dry_run:
             with transfer(err, "sending") as on_bytes:
@@ -210,7 +211,7 @@ def submit(
         if folder is not None:
             make_folder(folder)
         with transfer(err, "sending") as on_bytes:
-            job = client.submit(model, document, files=local, on_bytes=on_bytes, idempotency_key=key, **wanted)
+            job = client.submit(model, document, files=local, on_bytes=on_bytes, **wanted)
         if not wait and folder is None and timeout_s is None:
             show_job(job, as_json)
             return
