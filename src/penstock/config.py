@@ -144,8 +144,9 @@ class Settings(BaseSettings):
     #: Bytes of a tenant's objects (uploads, results, requests) at which further submissions and uploads are answered
     #: 403. The keeper lists the objects once an hour; results and announced uploads count at once. None = no limit.
     max_tenant_kept_bytes: int | None = Field(default=None, gt=0)
-    #: Price of a device second, which dry runs of submissions tell, in the unit `currency`. None = no price.
+    #: Price of a device second, which dry runs of submissions tell. None = no price.
     price_per_device_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    #: Unit of the price.
     currency: str = "EUR"
     #: Days for which the daily sums of usage are kept.
     usage_days: int = Field(default=400, ge=2, le=4000)
