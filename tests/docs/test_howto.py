@@ -335,19 +335,21 @@ def held() -> Iterator[ExitStack]:
 
 def test_maps_and_gis(shell: Shell, held: ExitStack) -> None:
     pytest.importorskip("rio_tiler", reason="needs rio-tiler: pip install '.[tiles]'")
-    port, database = free_port(), held.enter_context(postgis())
+    port, second, database = free_port(), free_port(), held.enter_context(postgis())
     shell.env["DATABASE"] = database.database
     try:
         for found in blocks("maps-and-gis.md"):
-            block = replace(found, code=found.code.replace("8085", str(port)))
-            if block.code.startswith("penstock tiles"):
-                command = f"{block.code.rstrip()} > tiles.log 2>&1 & echo $! > tiles.pid\n"
-                shell.take(Block("bash", "", command))
-                wait_for(lambda: listens(port), "the tiles did not listen", timeout_s=60)
+            block = replace(found, code=found.code.replace("8085", str(port)).replace("8086", str(second)))
+            if block.language == "sh":
+                name = block.code.split()[1]
+                at = {"tiles": port, "features": second}[name]
+                shell.take(Block("bash", "", f"{block.code.rstrip()} > {name}.log 2>&1 & echo $! > {name}.pid\n"))
+                wait_for(lambda at=at: listens(at), f"{name} did not listen", timeout_s=60)
             else:
                 shell.take(block)
     finally:
-        end_receiver(shell.folder, "tiles.pid")
+        for name in ("tiles", "features"):
+            end_receiver(shell.folder, f"{name}.pid")
 
     stats = json.loads((shell.folder / "result" / "stats.json").read_text())
     with Image.open(shell.folder / "map.png") as image:
@@ -355,6 +357,9 @@ def test_maps_and_gis(shell: Shell, held: ExitStack) -> None:
     legend = {tuple(bytes.fromhex(row["colour"][1:])) for row in stats["classes"] if row["pixels"]}
     assert len(shown) > 2
     assert shown <= legend
+    features = json.loads((shell.folder / "water.geojson").read_text())
+    assert 0 < features["numberReturned"] == len(features["features"]) <= 10
+    assert pyogrio.read_info(shell.folder / "water.gpkg")["features"] > 0
     # Each class has as many polygons in the table as in the file, of the areas that shapely finds.
     _, _, shapes, fields = pyogrio.raw.read(shell.folder / "result" / "polygons.fgb", columns=["name"])
     names, areas = fields[0], shapely.area(shapely.from_wkb(shapes))
