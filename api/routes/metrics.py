@@ -37,6 +37,9 @@ _QUEUE: tuple[tuple[str, str, Callable[[QueueStats], float]], ...] = (
     ("slots", "Concurrent jobs of the live workers.", lambda stats: stats.slots),
 )
 
+#: Statuses of ended jobs. Each has a value for each model, since the rate of a new counter misses its first event.
+_ENDS = ("succeeded", "failed", "canceled", "expired")
+
 router = APIRouter(tags=["health"])
 
 
@@ -56,7 +59,7 @@ class Snapshot:
             yield from _queue_metrics(queues, self.settings)
             yield from _job_metrics(found)
             yield from _usage_metrics(found)
-            yield from _worker_metrics(workers, failures)
+            yield from _worker_metrics(found, workers, failures)
             yield from _keeper_metrics(found)
 
 
@@ -123,7 +126,12 @@ def _queue_metrics(queues: Mapping[str, QueueStats], settings: Settings) -> Iter
 
 
 def _job_metrics(found: Counts) -> Iterable[Metric]:
-    yield _counter("jobs_ended", "Ended jobs.", dict(sorted(found.ended.items())), "model", "status")
+    models = sorted({model for model, _ in found.ended} | found.lost.keys() | found.retried.keys())
+    ended = {(model, end): found.ended.get((model, end), 0) for model in models for end in _ENDS}
+    yield _counter("jobs_ended", "Ended jobs.", ended, "model", "status")
+    lost, retried = ({(model,): each.get(model, 0) for model in models} for each in (found.lost, found.retried))
+    yield _counter("leases_lost", "Attempts whose worker died or hung.", lost, "model")
+    yield _counter("attempts_retried", "Failed attempts after which the job was tried again.", retried, "model")
     phases = HistogramMetricFamily(
         "penstock_job_phase_seconds", "Seconds in each phase of ended jobs.", labels=["model", "phase"]
     )
@@ -151,7 +159,13 @@ def _usage_metrics(found: Counts) -> Iterable[Metric]:
         yield _counter(f"usage_{name}", text, used, "model")
 
 
-def _worker_metrics(workers: Sequence[LiveWorker], failures: Sequence[LoadFailure]) -> Iterable[Metric]:
+def _worker_metrics(
+    found: Counts, workers: Sequence[LiveWorker], failures: Sequence[LoadFailure]
+) -> Iterable[Metric]:  # fmt: skip
+    yield _counter("worker_seconds", "Seconds that workers lived.", {(): found.worker_s})
+    yield _counter(
+        "worker_busy_seconds", "Seconds in which the devices of workers computed.", {(): found.worker_busy_s}
+    )
     busy: dict[str, list[float]] = {}
     kept: Counter[str] = Counter()
     for state in (worker.state for worker in workers):
@@ -169,6 +183,11 @@ def _worker_metrics(workers: Sequence[LiveWorker], failures: Sequence[LoadFailur
 
 
 def _keeper_metrics(found: Counts) -> Iterable[Metric]:
+    yield _gauge("keeper_active", "1 while a keeper is the active one, else 0.", {(): found.keeper_active})
+    if found.swept_s is not None:
+        yield _gauge("keeper_sweep_age_seconds", "Seconds since a keeper last looked at leases.", {(): found.swept_s})
+    yield _gauge("redis_memory_bytes", "Bytes that Redis uses.", {(): found.redis_bytes})
+    yield _gauge("redis_memory_limit_bytes", "Limit of these bytes; 0 without one.", {(): found.redis_limit_bytes})
     tries = {(outcome,): count for outcome, count in sorted(found.tries.items())}
     yield _counter("webhook_tries", "Webhook delivery tries.", tries, "outcome")
     yield _gauge("webhooks_waiting", "Webhook deliveries waiting.", {(): found.waiting_webhooks})

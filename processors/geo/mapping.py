@@ -35,7 +35,8 @@ from penstock.processors.base import (
 from penstock.processors.geo.options import CoordinateOptions, MapOptions, SceneOptions
 from penstock.processors.geo.read.coordinates import LOCATION_NAME, TIME_NAME, Coordinates, find_coordinates
 from penstock.processors.geo.read.finding import findings_of, read_finding
-from penstock.processors.geo.read.inputs import Inputs, read_inputs, with_zones
+from penstock.processors.geo.read.inputs import Inputs, with_zones
+from penstock.processors.geo.read.modalities import read_sensors
 from penstock.processors.geo.read.provenance import Provenance, SourceFile
 from penstock.processors.geo.read.radiometry_check import check_radiometry
 from penstock.processors.geo.read.row_stream import read_ahead
@@ -134,7 +135,7 @@ class MappingContext(Generic[RequestT]):
 
 def _scene_bands(inputs: Inputs) -> SceneBands:
     names, dates = zip(*((band.need.name, band.date) for band in inputs.bands), strict=True)
-    return SceneBands(names, dates, inputs.radiometry)
+    return SceneBands(names, dates, inputs.radiometry, tuple(sensor.name for sensor in inputs.sensors))
 
 
 def _used_data(inputs: Inputs, coordinates: Coordinates) -> dict[str, Any]:
@@ -145,6 +146,7 @@ def _used_data(inputs: Inputs, coordinates: Coordinates) -> dict[str, Any]:
         | ({"coordinates": found} if found else {})
         | ({"mosaics": mosaics} if mosaics else {})
         | ({"masks": masks} if masks else {})
+        | ({"modalities": [sensor.to_json() for sensor in inputs.sensors]} if inputs.sensors else {})
         | ({} if inputs.area is None else {"area": inputs.area.to_json()})
     )
 
@@ -187,12 +189,8 @@ class SceneRunner:
         self._model, self._options, self._sum_bytes = model, options, sum_bytes
 
     def read(self, request: SceneRequest, media: Media) -> Inputs:
-        """Return the opened files of a scene; see `read_inputs`."""
-        options, limits = self._options, self._model.limits
-        return read_inputs(
-            request, media, options.bands, dates=options.dates, defaults=options.default_radiometry,
-            reflectance=options.reflectance, limits=limits,
-        )  # fmt: skip
+        """Return the opened files of a scene, and of its further sensors; see `read_sensors`."""
+        return read_sensors(request, media, self._options, self._model.limits)
 
     def prepare(
         self,
@@ -281,14 +279,18 @@ class SceneRunner:
 
     def dummy(self, limits: Limits, folder: Path) -> Dummy:
         """Return a scene of one tile, or smaller if the model's limits require it; more would slow down the start."""
-        options, path = self._options, folder / "dummy.tif"
+        options, used = self._options, {"radiometry": {"scale": 1, "trust": True}}
         side_px = min(options.tile_px, int((limits.max_pixels or _MANY_PX) ** 0.5))
-        write_noise(
-            path, options.bands, side_px, reflectance=(options.reflectance or options.plausible_mean) is not None
-        )
-        scene = {"scene": "media://dummy"} | ({} if options.coordinates.time == "no" else {"datetime": _DUMMY_TIME})
+        files = {f"media://dummy{at or ''}": folder / f"dummy{at or ''}.tif" for at in range(len(options.sensors))}
+        for sensor, path in zip(options.sensors, files.values(), strict=True):
+            positive = sensor.reflectance is not None or options.plausible_mean is not None
+            write_noise(path, sensor.bands, side_px, reflectance=positive)
+        first, *others = files
+        scene = {"scene": first} | ({} if options.coordinates.time == "no" else {"datetime": _DUMMY_TIME})
+        named = zip(options.modalities, others, strict=True)
+        more = [{"name": sensor.name, "scene": reference, **used} for sensor, reference in named]
         dated = {"dates": [scene] * options.dates} if options.dates > 1 else scene
-        return Dummy(dated | {"radiometry": {"scale": 1, "trust": True}}, {"media://dummy": path})
+        return Dummy(dated | used | ({"modalities": more} if more else {}), files)
 
     def _plan(self, inputs: Inputs, passes: int) -> Plan:
         options = self._options

@@ -82,7 +82,27 @@ class CoordinateOptions(Record):
     location: Wanted = "no"
 
 
-class SceneOptions(Record):
+class SensorOptions(Record):
+    """Bands of one sensor, and the unit of their values."""
+
+    bands: tuple[Band, ...] = Field(min_length=1)
+    default_radiometry: tuple[DefaultRadiometry, ...] = ()
+    #: Number in the model's unit for reflectance 1: 1 for reflectance, 10000 for reflectance x 10000. With this number,
+    #: scenes whose values cannot be reflectance are rejected before they are tiled, and the error names the likeliest
+    #: encoding; see Radiometry in the explanations.
+    reflectance: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: True if the values are decibels, as of radar: a request may have them computed of linear power (`to_decibels`).
+    decibels: bool = False
+
+
+class ModalityOptions(SensorOptions):
+    """A further sensor of a model, whose scene is brought onto the grid of the model's scene."""
+
+    #: Name of the modality, such as `S1GRD` or `DEM`.
+    name: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]+$")]
+
+
+class SceneOptions(SensorOptions):
     """Bands and tiling of a raster model."""
 
     #: Options of the runner: network of the weights, task of a model directory, output name.
@@ -98,15 +118,14 @@ class SceneOptions(Record):
     #: Seconds that `penstock models check` gives TerraTorch for the network; None: the runner's own limit.
     check_timeout_s: float | None = Field(default=None, gt=0)
     step_s: float = Field(default=0, ge=0)
-    bands: tuple[Band, ...] = Field(min_length=1)
+    #: Name of the modality of the scene, for a model of several sensors.
+    modality: str = ""
+    #: Further sensors, whose bands follow those of the scene in the network's input. The runner `terratorch` gives each
+    #: modality to the network as a tensor of its own.
+    modalities: tuple[ModalityOptions, ...] = ()
     #: Number of dates. The input is all bands of the first date, then of the second, and so on.
     dates: int = Field(default=1, gt=0)
     coordinates: CoordinateOptions = CoordinateOptions()
-    default_radiometry: tuple[DefaultRadiometry, ...] = ()
-    #: Number in the model's unit for reflectance 1: 1 for reflectance, 10000 for reflectance x 10000. With this number,
-    #: scenes whose values cannot be reflectance are rejected before they are tiled, and the error names the likeliest
-    #: encoding; see Radiometry in the explanations.
-    reflectance: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: Last resort for what `reflectance` and `range` do not cover: maximum mean of a band over a tile, for models of
     #: reflectance. A higher mean, or values far below 0 (undeclared nodata), fail the job.
     plausible_mean: float | None = Field(default=None, gt=0)
@@ -132,6 +151,20 @@ class SceneOptions(Record):
     def reach_px(self) -> int | None:
         """Distance in pixels beyond which no pixel changes the result of another one; None if it is not known."""
         return None
+
+    @property
+    def sensors(self) -> tuple[SensorOptions, ...]:
+        """The scene's own sensor, then the further ones."""
+        return (self, *self.modalities)
+
+    @model_validator(mode="after")
+    def _modalities_have_names(self) -> Self:
+        names = [self.modality, *(one.name for one in self.modalities)]
+        if self.modalities and (not self.modality or len(set(names)) < len(names)):
+            raise ValueError("modality and the name of each of modalities must be given, and differ")
+        if self.modalities and (self.dates > 1 or self.plausible_mean is not None):
+            raise ValueError("modalities are for models of one date, without plausible_mean")
+        return self
 
 
 class MapOptions(SceneOptions):
@@ -253,7 +286,7 @@ class WordDetectionOptions(ObjectOptions):
 
     @model_validator(mode="after")
     def _shows_three_bands(self) -> Self:
-        if len(self.bands) * self.dates != 3:
+        if len(self.bands) * self.dates != 3 or self.modalities:
             raise ValueError("bands must be three of one date: they are shown as red, green and blue")
         if self.coordinates != CoordinateOptions():
             raise ValueError("coordinates are not for models that find objects by words")

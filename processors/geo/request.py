@@ -60,6 +60,14 @@ class Location(Record):
     lon: float = Field(ge=-180, le=180, allow_inf_nan=False, description="Longitude in degrees, positive in the east.")
 
 
+class ModalityScene(Acquisition):
+    """The scene of a further sensor."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        description="Name of the modality in the model's record, such as `S1GRD` or `DEM`."
+    )
+
+
 class SceneRequest(Acquisition):
     """A scene at one date or several: the common input of all raster models."""
 
@@ -90,6 +98,11 @@ class SceneRequest(Acquisition):
     location: Location | SkipJsonSchema[None] = optional(
         "Location of the scene, the same for all tiles; only for models that use a location. Default: the centre "
         "of each tile, from the scene's georeference."
+    )
+    modalities: Annotated[list[ModalityScene], Field(max_length=10)] | SkipJsonSchema[None] = optional(
+        "The scenes of the model's further sensors, for models that have some, each with its own radiometry. They are "
+        "brought onto the grid of the scene: pixels of the same grid as they are, coarser ones that nest in it by "
+        "bilinear interpolation, all others by nearest neighbour. A pixel that any of them lacks has no data."
     )
     area: AreaRequest | SkipJsonSchema[None] = optional(
         "The part of the scene whose results are wanted. Only the tiles of this part are computed; the results "

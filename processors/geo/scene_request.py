@@ -83,6 +83,13 @@ class RadiometryRequest(Record):
         ),
     )
 
+    to_decibels: bool = Field(
+        default=False,
+        description=(
+            "The numbers are linear power, such as gamma0 of Sentinel-1 RTC, and the model takes decibels: use "
+            "10 log10(number * scale + offset). Pixels whose power is not above 0 have no data."
+        ),
+    )
     trust: bool = Field(
         default=False,
         description=(

@@ -140,6 +140,8 @@ class RasterSegmentation(SceneProcessor[SegmentationRequest]):
     def _needs_one_date(self, field: str) -> None:
         if self._options.dates > 1:
             raise InvalidInput(f"`{field}` is for models of one date; this model compares several dates by itself.")
+        if self._options.modalities:
+            raise InvalidInput(f"`{field}` is for models of one sensor; this model takes several.")
 
     def post_process(self, outputs: Iterator[Output], context: _Context | SeriesContext, sink: ArtifactSink) -> Result:
         """Write the requested artifacts and return the statistics."""

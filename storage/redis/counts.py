@@ -46,6 +46,20 @@ class Counts:
     retention_lag_s: float = 0.0
     #: (model, measure) -> sum over the ended jobs of all tenants; `storage.redis.usage.MEASURES`.
     used: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    #: Model -> attempts whose worker died or hung, so that their lease ended.
+    lost: Mapping[str, int] = field(default_factory=dict)
+    #: Model -> failed attempts after which the job was tried again.
+    retried: Mapping[str, int] = field(default_factory=dict)
+    #: Seconds that all workers lived, and seconds in which their devices computed.
+    worker_s: float = 0.0
+    worker_busy_s: float = 0.0
+    #: True while a keeper is the active one.
+    keeper_active: bool = False
+    #: Seconds since a keeper last looked at leases; None before the first time.
+    swept_s: float | None = None
+    #: Bytes of Redis, and their limit; 0 without one.
+    redis_bytes: int = 0
+    redis_limit_bytes: int = 0
 
 
 def counts() -> Command[Counts]:
@@ -54,7 +68,9 @@ def counts() -> Command[Counts]:
 
 
 def _counts(reply: Sequence[Any]) -> Counts:
-    ended, tries, phases, bounds_ms, waiting, queues, events, waiting_events, lookups, lag_us, used = reply
+    ended, tries, phases, bounds_ms, waiting, queues, events, waiting_events, lookups, lag_us, used, *others = reply
+    lost, retried, workers, keeper, swept_us, redis_bytes, redis_limit_bytes = others
+    times = fields(workers)
     return Counts(
         ended={_pair(name): int(n) for name, n in fields(ended).items()},
         tries={name: int(n) for name, n in fields(tries).items()},
@@ -66,6 +82,14 @@ def _counts(reply: Sequence[Any]) -> Counts:
         lookups={_three(name): int(n) for name, n in fields(lookups).items()},
         retention_lag_s=int(lag_us) / MICRO,
         used={_pair(name): int(n) for name, n in fields(used).items()},
+        lost={model: int(n) for model, n in fields(lost).items()},
+        retried={model: int(n) for model, n in fields(retried).items()},
+        worker_s=int(times.get("lived_us", 0)) / MICRO,
+        worker_busy_s=int(times.get("busy_us", 0)) / MICRO,
+        keeper_active=bool(keeper),
+        swept_s=None if swept_us is None else int(swept_us) / MICRO,
+        redis_bytes=redis_bytes,
+        redis_limit_bytes=redis_limit_bytes,
     )
 
 

@@ -68,8 +68,8 @@ def report(
     about, more = dump(inside(WorkerState, row)), dump(beside(WorkerState, row))
     rows = None if lines is None else dump([[us(line.at_s), line.level, line.text] for line in lines])
     return Command("worker_state", {
-        "worker": worker, "about": about, "more": more, "lines": rows, "alive_us": us(alive_s),
-        "lines_us": us(alive_s + LINES_S),
+        "worker": worker, "about": about, "more": more, "busy_us": us(state.device_busy or 0.0), "lines": rows,
+        "alive_us": us(alive_s), "lines_us": us(alive_s + LINES_S),
     }, bool)  # fmt: skip
 
 

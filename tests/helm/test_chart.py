@@ -394,6 +394,15 @@ SCALED = {"pools": {"cpu": {"queue": "default", "mode": "ScaledJob"}}}
         ({**SCALED, "autoscaling": {"scaler": "prometheus"}}, "autoscaling.prometheus.address"),
         ({"pools": {"cpu": {"mode": "ScaledJob", "min": 5, "max": 4}}}, "min is above max"),
         ({"pools": {"more": {"queue": "default", "mode": "ScaledJob"}}}, "another pool serves the queue default"),
+        ({"pools": {"a": {"queue": "default", "mode": "ScaledJob"}}}, "another pool serves the queue default"),
+        ({"pools": {"cpu": {"modelCache": {"claim": "a", "hostPath": "/b"}}}}, "modelCache"),
+        ({"pools": {"cpu": {"labels": {"penstock/pool": "other"}}}}, "penstock/pool"),
+        ({"pools": {"cpu": {"volumes": [{"name": "data", "emptyDir": {}}]}}}, "volumes"),
+        ({"api": {"labels": {"app.kubernetes.io/component": "x"}}}, "app.kubernetes.io/component"),
+        ({"api": {"env": [{"name": "PENSTOCK_SECRET", "value": "text"}]}}, "env"),
+        ({"keeper": {"replica": 3}}, "replica"),
+        ({"workers": {"shm": 1}}, "shm"),
+        ({"nameOverride": "Upper"}, "nameOverride"),
         ({"serviceMonitor": {"enabled": True}}, "serviceMonitor.apiKey.name"),
         ({"test": {"enabled": True}}, "test.apiKey.name"),
     ],
@@ -401,6 +410,97 @@ SCALED = {"pools": {"cpu": {"queue": "default", "mode": "ScaledJob"}}}
 )
 def test_wrong_values_are_refused(tools: Tools, change: Object, words: str, tmp_path: Path) -> None:
     assert words in tools.refusal(tmp_path, MINIMAL, change)
+
+
+class TestFittedIntoACluster:
+    """The values of `ci/fitted.yaml`, each where it belongs."""
+
+    @pytest.fixture
+    def fitted(self, tools: Tools) -> list[Object]:
+        return tools.render("-f", CHART / "ci" / "fitted.yaml")
+
+    def test_an_ingress_leads_from_the_public_address_to_the_api(self, fitted: list[Object]) -> None:
+        spec = named(fitted, "Ingress", "penstock")["spec"]
+        assert spec["tls"] == [{"hosts": ["penstock.example.org"], "secretName": "penstock-tls"}]
+        (rule,) = spec["rules"]
+        (path,) = rule["http"]["paths"]
+        assert (rule["host"], path["path"], spec["ingressClassName"]) == ("penstock.example.org", "/", "nginx")
+        service = path["backend"]["service"]
+        ports = named(fitted, "Service", service["name"])["spec"]["ports"]
+        assert service["port"]["name"] in [port["name"] for port in ports]
+
+    @pytest.mark.parametrize(
+        ("url", "host", "path"),
+        [("http://host.example:8443/sub", "host.example", "/sub"), ("https://h.example", "h.example", "/")],
+    )
+    def test_an_ingress_has_the_host_and_the_path_of_the_address(
+        self, tools: Tools, url: str, host: str, path: str
+    ) -> None:
+        objects = tools.render("-f", MINIMAL, "--set", f"ingress.enabled=true,publicUrl={url}")
+        (rule,) = named(objects, "Ingress", "penstock")["spec"]["rules"]
+        assert (rule["host"], rule["http"]["paths"][0]["path"]) == (host, path)
+
+    def test_a_name_replaces_that_of_the_release(self, tools: Tools) -> None:
+        objects = tools.render("-f", MINIMAL, "--set", "nameOverride=inference")
+        names = [each["metadata"]["name"] for each in objects]
+        assert all(name.split("-")[0] == "inference" for name in names)
+        accounts = {each["metadata"]["name"] for each in of_kind(objects, "ServiceAccount")}
+        assert {t["spec"]["serviceAccountName"] for t in pod_templates(objects).values()} == accounts
+
+    def test_an_account_that_exists_is_used_and_not_made(self, fitted: list[Object]) -> None:
+        assert {each["metadata"]["name"] for each in of_kind(fitted, "ServiceAccount")} == {
+            "penstock-api", "penstock-keeper",
+        }  # fmt: skip
+        workers = named(fitted, "Deployment", "penstock-steady")["spec"]["template"]["spec"]
+        assert workers["serviceAccountName"] == "penstock-irsa"
+
+    def test_models_lie_in_a_claim_or_in_a_folder_of_the_node(self, fitted: list[Object]) -> None:
+        def cache(pool: str) -> Object:
+            spec = named(fitted, "Deployment", f"penstock-{pool}")["spec"]["template"]["spec"]
+            assert {"name": "cache", "mountPath": "/cache"} in spec["containers"][0]["volumeMounts"]
+            (found,) = [volume for volume in spec["volumes"] if volume["name"] == "cache"]
+            return found
+
+        assert cache("texts") == {"name": "cache", "persistentVolumeClaim": {"claimName": "models"}}
+        assert cache("steady") == {"name": "cache", "hostPath": {"path": "/mnt/models", "type": "Directory"}}
+
+    def test_pods_are_placed_and_named_as_asked(self, fitted: list[Object]) -> None:
+        pods = {name.partition("/")[2]: each for name, each in pod_templates(fitted).items()}
+        api, keeper, worker = (pods[f"penstock-{name}"] for name in ("api", "keeper", "texts"))
+        assert api["metadata"]["labels"]["team"] == worker["metadata"]["labels"]["team"] == "earth"
+        assert api["metadata"]["annotations"]["example.org/scrape"] == "no"
+        assert api["spec"]["priorityClassName"] == "serving"
+        assert "nodeAffinity" in api["spec"]["affinity"]
+        assert api["spec"]["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
+        assert "topologySpreadConstraints" not in keeper["spec"]
+        assert worker["spec"]["topologySpreadConstraints"][0]["topologyKey"] == "topology.kubernetes.io/zone"
+        for pod in (api, worker):
+            assert "hosts" in [volume["name"] for volume in pod["spec"]["volumes"]]
+            assert "/etc/hosts.d" in [mount["mountPath"] for mount in containers(pod)[0]["volumeMounts"]]
+        assert {"name": "TZ", "value": "UTC"} in containers(api)[0]["env"]
+        shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
+        assert shm in worker["spec"]["volumes"]
+
+    def test_containers_run_before_the_own_one(self, tools: Tools, tmp_path: Path) -> None:
+        before = {"name": "fetch", "image": "registry.example.org/fetch:1", "command": ["fetch"]}
+        given = tmp_path / "values.yaml"
+        given.write_text(json.dumps({name: {"initContainers": [before]} for name in ("api", "keeper", "workers")}))
+        pods = pod_templates(tools.render("-f", MINIMAL, "-f", given))
+        assert [each["spec"].get("initContainers") for name, each in pods.items() if "publish" not in name] == [
+            [before], [before], [before],
+        ]  # fmt: skip
+
+    def test_a_rollout_and_a_silent_scaler_behave_as_asked(self, fitted: list[Object]) -> None:
+        spec = named(fitted, "Deployment", "penstock-texts")["spec"]
+        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": "50%"}
+        assert spec["progressDeadlineSeconds"] == 7200
+        scaled = named(fitted, "ScaledObject", "penstock-texts")["spec"]
+        assert scaled["fallback"] == {"failureThreshold": 4, "replicas": 2}
+
+    def test_an_identity_of_a_public_service_opens_its_port_for_all_pods(self, fitted: list[Object]) -> None:
+        for name, ports in (("worker", {53, 6379, 443}), ("keeper", {53, 6379, 80, 443}), ("api", {53, 6379, 443})):
+            rules = named(fitted, "NetworkPolicy", f"penstock-{name}")["spec"]["egress"]
+            assert {each["port"] for rule in rules for each in rule["ports"]} == ports
 
 
 def test_values_that_are_required_are_asked_for(tools: Tools) -> None:
@@ -414,5 +514,5 @@ def test_values_that_are_required_are_asked_for(tools: Tools) -> None:
 def test_the_values_that_the_tests_change_are_accepted(tools: Tools, tmp_path: Path) -> None:
     assert not tools.refusal(tmp_path, MINIMAL, {})
     assert [path.stem for path in VALUES] == [
-        "everything", "minimal", "private-stores", "scaled-jobs", "scaled-objects",
+        "everything", "fitted", "minimal", "private-stores", "scaled-jobs", "scaled-objects",
     ]  # fmt: skip

@@ -32,9 +32,11 @@ def run_page(tools: Tools, page: str, folder: Path) -> list[str]:
 def test_the_page_on_kubernetes(tools: Tools, tmp_path: Path) -> None:
     commands = run_page(tools, "kubernetes.md", tmp_path)
 
-    assert len(commands) == 5
+    assert len(commands) == 6
     rendered = [each for each in yaml.load_all((tmp_path / "pools.yaml").read_text(), yaml.CSafeLoader) if each]
     assert [each["metadata"]["name"] for each in of_kind(rendered, "ScaledJob")] == ["penstock-l4"]
+    fitted = [each for each in yaml.load_all((tmp_path / "fitted.yaml").read_text(), yaml.CSafeLoader) if each]
+    assert [each["metadata"]["name"] for each in of_kind(fitted, "Ingress")] == ["inference"]
 
 
 def test_the_page_on_scaling_to_zero(tools: Tools, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import InvalidInput
 from penstock.jobs import Delivery, JobKey, Phase, Progress, State, Usage, Webhook
-from penstock.storage.redis import deliveries, drop_events, loads, records, workers
+from penstock.storage.redis import deliveries, drop_events, loads, records, upkeep, workers
 from penstock.storage.redis.counts import Counts, counts
 from penstock.storage.redis.deliveries import Attempt
 from penstock.storage.redis.records import JobStore, Outcome
@@ -23,6 +23,7 @@ from tests.support.service import Service, serving
 from tests.support.valkey import ValkeyProcess, start_valkey
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+ENDS = ("succeeded", "failed", "canceled", "expired")
 FAILED = Outcome(State.FAILED, error=InvalidInput("bad").report())
 
 Families = dict[str, Metric]
@@ -56,7 +57,58 @@ class TestCounts:
         return store.run(counts())
 
     def test_there_are_none_before_the_first_job(self, store: JobStore) -> None:
-        assert self.of(store) == Counts({}, {}, {}, 0, frozenset())
+        found = self.of(store)
+        assert found == Counts({}, {}, {}, 0, frozenset(), redis_bytes=found.redis_bytes)
+        assert found.redis_bytes > 100_000
+
+    def test_lost_leases_and_retried_attempts_count_each_once(self, store: JobStore) -> None:
+        submit(store)
+        for _ in range(2):
+            assert claim(store)
+            store.client.zadd("penstock:leases", {"default/a": 0})
+            store.run(records.sweep())
+            store.run(records.sweep())
+        (held,) = claim(store)
+        again = Outcome(State.DELAYED, error=InvalidInput("x").report())
+        for _ in range(2):
+            store.run(records.complete(held, again))
+        told = self.of(store)
+        assert (told.lost, told.retried, told.ended) == ({"m": 2}, {"m": 1}, {})
+
+    def test_a_keeper_is_seen_by_its_lease_and_by_its_sweeps(self, store: JobStore) -> None:
+        assert (self.of(store).keeper_active, self.of(store).swept_s) == (False, None)
+        store.run(records.sweep())
+        store.run(upkeep.lead("k", 60))
+        told = self.of(store)
+        assert told.keeper_active
+        assert told.swept_s is not None
+        store.client.decrby("penstock:swept", 90_000_000)
+        assert 90 <= (self.of(store).swept_s or 0) < 150
+        store.run(upkeep.step_down("k"))
+        assert not self.of(store).keeper_active
+
+    def test_the_limit_of_redis_is_that_of_its_settings(self, store: JobStore) -> None:
+        assert self.of(store).redis_limit_bytes == 0
+        store.client.config_set("maxmemory", "1234mb")
+        try:
+            assert self.of(store).redis_limit_bytes == 1234 << 20
+        finally:
+            store.client.config_set("maxmemory", "0")
+
+    def test_the_time_of_workers_counts_while_they_live(self, store: JobStore) -> None:
+        state = worker_with("echo", 0, busy=0.25)
+        for worker in "wv":
+            store.run(workers.report(worker, state, alive_s=60))
+        assert (self.of(store).worker_s, self.of(store).worker_busy_s) == (0, 0)
+        for worker in "wv":
+            store.client.decrby(f"penstock:workers:at:{worker}", 8_000_000)  # the report of 8 s ago
+            store.run(workers.report(worker, state, alive_s=60))
+        told = self.of(store)
+        assert 16 <= told.worker_s < 20
+        assert told.worker_busy_s == pytest.approx(told.worker_s / 4, abs=1e-3)
+        store.client.delete("penstock:workers:at:w")  # it was away for longer than it counts as alive
+        store.run(workers.report("w", state, alive_s=60))
+        assert self.of(store).worker_s == told.worker_s
 
     def test_look_ups_in_caches_count_with_the_end_of_their_job(self, store: JobStore) -> None:
         metrics: list[dict[str, float]] = [{"cached": 1}, {"cached": 0, "encoder_hits": 3, "encoder_misses": 2}, {}]
@@ -232,7 +284,10 @@ class TestTheRoute:
         await service.jobs.run(workers.report("old", worker_with("echo", 0, busy=None), alive_s=60))
         failed = loads.load_failed("echo", "here", record="1", how="was ended by SIGABRT", lines=())
         await service.jobs.run(failed)
+        await service.jobs.run(records.sweep())
         families = await scrape(service)
+        ended = {end: value(families, "penstock_jobs_ended_total", model="echo", status=end) for end in ENDS}
+        assert ended == dict.fromkeys(ENDS, 0) | {"succeeded": 1}
         assert value(families, "penstock_model_load_failures", model="echo") == 1
         assert value(families, "penstock_encoder_cache_bytes", model="echo") == 600
         assert value(families, "penstock_queue_device_busy", queue="default") == 0.5

@@ -157,6 +157,18 @@ async def test_the_lines_of_a_job_are_shown_as_plain_text(service: Service, pens
     assert (await penstock("logs", "01890000-0000-7000-8000-000000000000")).code == 3
 
 
+async def test_without_lines_the_state_and_the_error_of_a_job_are_told(service: Service, penstock: Shell) -> None:
+    job = await service.submit()
+    seen = await penstock("logs", job["id"])
+    assert (seen.out, seen.err) == ("", "the job is queued, and its code has logged nothing\n")
+    await service.end(await service.claim(), Outcome(State.FAILED, error=InvalidInput("no raster: x.tif").report()))
+    for words in (["logs", job["id"]], ["logs", "-f", job["id"]]):
+        seen = await penstock(*words)
+        assert (seen.code, seen.out) == (0, "")
+        assert "the job is failed" in seen.err
+        assert "invalid_input: no raster: x.tif" in seen.err
+
+
 async def test_a_trace_says_that_redis_lost_what_was_before(service: Service, penstock: Shell) -> None:
     waiting = await service.submit(priority="low")
     ended = await service.submit(priority="high")

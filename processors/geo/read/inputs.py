@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from penstock.errors import InvalidInput, Issue
 from penstock.models import Limits
@@ -41,6 +41,20 @@ _MAX_CHUNK_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class SensorInputs:
+    """A sensor of a model of several, as it was brought onto the scene's grid."""
+
+    name: str
+    time: datetime | None = None
+    resampling: Literal["none", "bilinear", "nearest"] = "none"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of the statistics."""
+        time = None if self.time is None else self.time.isoformat()
+        return {"name": self.name, "time": time, "resampling": self.resampling}
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """A scene, prepared for one model."""
 
@@ -53,8 +67,10 @@ class Inputs:
     factors: tuple[Factor, ...]
     #: All files of the request, including unused ones, without masks.
     files: tuple[InputFile, ...]
-    #: The scenes of each date.
+    #: The scenes of each date; of a model of several sensors, those of each sensor.
     dates: tuple[DateScenes, ...]
+    #: The sensors of `dates`, if they are sensors.
+    sensors: tuple[SensorInputs, ...] = ()
     #: Acquisition time of each date.
     times: tuple[AcquisitionTime, ...] = ()
     #: Warnings in plain text, such as dates whose order is unknown.
@@ -132,6 +148,18 @@ class Inputs:
                 "only one date has counts as without data, so that both are seen alike."
             )
 
+    def of(self, number: int) -> Inputs:
+        """Return the inputs of one date, or of one sensor, alone; numbers begin at 1."""
+        at = [place for place, band in enumerate(self.bands) if band.date == number]
+        return replace(
+            self,
+            bands=tuple(self.bands[place] for place in at),
+            radiometry=Radiometry(tuple(self.radiometry.bands[place] for place in at)),
+            factors=tuple(self.factors[place] for place in at),
+            dates=(self.dates[number - 1],),
+            sensors=(),
+        )
+
     def mosaics_json(self) -> list[Any]:
         """Return the mosaic of each date as recorded in the statistics; empty if no date is one."""
         found = [date.to_json() for date in self.dates]
@@ -144,11 +172,12 @@ class Inputs:
     def bands_json(self) -> list[dict[str, Any]]:
         """Return the scene's band for each band of the model, as recorded in the statistics."""
         places = _places(self.files)
-        several_dates = self.bands[-1].date > 1
+        several_dates = self.bands[-1].date > 1 and not self.sensors
         return [
             {"name": used.need.name, "index": used.band.index, "description": used.band.name}
             | ({"file": places[used.file] + 1} if max(places.values()) > 0 else {})
             | ({"date": used.date} if several_dates else {})
+            | ({"modality": self.sensors[used.date - 1].name} if self.sensors else {})
             for used in self.bands
         ]
 

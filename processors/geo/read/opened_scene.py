@@ -323,7 +323,9 @@ def _radiometry(
     if opened.item is not None and all(declared.scale is None for _, declared in found):
         _check_scale(opened.item, band, unit)
     trusted = any(one is not None and one.trust for one in requests)
-    return replace(resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit), trusted=trusted)
+    resolved = resolve_radiometry(found, scene.dtype, defaults, mask=scene.mask, unit=unit)
+    resolved = replace(resolved, trusted=trusted)
+    return resolved.in_decibels() if any(one is not None and one.to_decibels for one in requests) else resolved
 
 
 def _of_item(item: StacItem, band: InputBand, unit: float = 1.0, *, settled: bool = False) -> Declaration:

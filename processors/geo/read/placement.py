@@ -218,7 +218,7 @@ def extent_in(scene: Scene, crs: Any, transform: Any) -> tuple[float, float, flo
     if transformer is not None:
         x, y = transformer.transform(x, y)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise InvalidInput(f"The scene has no place in the CRS {crs} of `mosaic.grid`.")
+        raise InvalidInput(f"The scene has no place in the CRS {crs} of the grid.")
     left, top = _affine(~transform, x, y)
     return float(top.min()), float(left.min()), float(top.max()), float(left.max())
 

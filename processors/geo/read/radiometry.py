@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from penstock.errors import InvalidInput
@@ -53,6 +53,12 @@ class BandRadiometry:
     mask: str = "none"
     #: True if the request asks to use this radiometry for any numbers.
     trusted: bool = False
+    #: Scale and offset from numbers to linear power, whose decibels are read in place of the numbers; else None.
+    power: tuple[float, float] | None = None
+
+    def in_decibels(self) -> BandRadiometry:
+        """Return the radiometry of a band whose values are linear power, for a model of decibels."""
+        return replace(self, scale=1.0, offset=0.0, power=(self.scale, self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,7 @@ class Radiometry:
             "nodata": _shared([_json_number(value) for value in self.nodata]),
             "nodata_source": _shared([band.nodata_source for band in self.bands]),
             "mask": _shared([band.mask for band in self.bands]),
+            **({"power": [band.power for band in self.bands]} if any(band.power for band in self.bands) else {}),
         }
 
 

@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
+
 from penstock.errors import InvalidInput, Issue
-from penstock.processors.geo.options import SceneOptions
+from penstock.processors.geo.options import SceneOptions, SensorOptions
 from penstock.processors.geo.read.encodings import decimal, level_1_sun
 from penstock.processors.geo.read.inputs import Inputs
 from penstock.processors.geo.read.number_sample import Numbers, sample_numbers
+from penstock.processors.geo.read.opened_scene import naming
 from penstock.processors.geo.read.plausibility import Training, Verdict, judge
 from penstock.processors.geo.read.radiometry import PICTURE, Radiometry, eight_bit_advice
 from penstock.processors.geo.read.row_stream import SceneRows
@@ -28,20 +31,45 @@ def check_radiometry(inputs: Inputs, options: SceneOptions) -> tuple[str, ...]:
     """Return notes on doubtful radiometry, date by date.
 
     Only the requested area is read. Raises `InvalidInput` that names the likeliest encoding if a date's values are
-    impossible, unless the request trusts them. Models without a declared unit or range are not checked.
+    impossible, unless the request trusts them. Models without a declared unit or range are not checked. Each sensor of
+    a model of several is checked by itself.
     """
-    if options.reflectance is None and all(band.range is None for band in options.bands):
+    if not options.modalities:
+        return _check(inputs, options, options.dates)
+    found = list[str]()
+    for number, (sensor, used) in enumerate(zip(options.sensors, inputs.sensors, strict=True), 1):
+        with naming(used.name):
+            found += [f"{used.name}: {note}" for note in _check(inputs.of(number), sensor, 1)]
+    return tuple(found)
+
+
+def _check(inputs: Inputs, options: SensorOptions, dates: int) -> tuple[str, ...]:
+    """Return notes on the bands of one sensor."""
+    if options.reflectance is None and not options.decibels and all(band.range is None for band in options.bands):
         return ()
     block_rows = max(band.file.scene.block_rows for band in inputs.bands)
-    numbers = sample_numbers(partial(_look, inputs), inputs.box, dates=options.dates, block_rows=block_rows)
+    numbers = sample_numbers(partial(_look, inputs), inputs.box, dates=dates, block_rows=block_rows)
+    if options.decibels:
+        _check_decibels(numbers, inputs.radiometry)
     training = Training(tuple(options.bands), options.reflectance)
     notes: list[str] = []
     for date, (start, end) in enumerate(pairwise(range(0, len(inputs.bands) + 1, len(options.bands))), start=1):
-        label = f"Date {date}: " if options.dates > 1 else ""
+        label = f"Date {date}: " if dates > 1 else ""
         used = Radiometry(inputs.radiometry.bands[start:end])
         eight_bit = any(band.file.scene.dtype in ("uint8", "int8") for band in inputs.bands[start:end])
         notes += [label + note for note in check_numbers(numbers[start:end], used, training, label, eight_bit)]
     return tuple(notes)
+
+
+def _check_decibels(numbers: Numbers, used: Radiometry) -> None:
+    """Raise `InvalidInput` for values of which none is below 0: of land and water, decibels nearly always are."""
+    values = numbers * np.array(used.scale)[:, None] + np.array(used.offset)[:, None]
+    if values.size and values.min() >= 0 and not any(band.trusted for band in used.bands):
+        raise InvalidInput(
+            "The model takes decibels, and no value of the scene is below 0: the numbers look like linear power. Give "
+            f'"radiometry": {{"scale": 1, "to_decibels": true}}. {_TRUST}',
+            errors=[Issue(f"{_POINTER}/to_decibels", "does not fit the scene's numbers")],
+        )
 
 
 @contextmanager

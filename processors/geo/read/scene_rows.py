@@ -259,7 +259,9 @@ def _layers(
     return layers
 
 
-def _file_rows(inputs: Inputs, date: DateScenes, member: Member, places: Sequence[int], datasets: Datasets) -> FileRows:
+def _file_rows(
+    inputs: Inputs, date: DateScenes, member: Member, places: Sequence[int], datasets: Datasets
+) -> RowReader:
     """Return the reader of bands of one file, on the file's grid."""
     file = member.bands[places[0]].file
     indexes = [member.bands[place].band.index for place in places]
@@ -267,7 +269,9 @@ def _file_rows(inputs: Inputs, date: DateScenes, member: Member, places: Sequenc
     filled = None
     if file.partial is not None and inputs.filled is not None:
         filled = _in_the_file(inputs.filled, date, member, places[0])
-    return FileRows(datasets[file], file.scene, indexes, nodata, label=file.label, filled=filled)
+    rows = FileRows(datasets[file], file.scene, indexes, nodata, label=file.label, filled=filled)
+    power = [found for place in places if (found := member.radiometry[place].power) is not None]
+    return _DecibelRows(rows, power) if power else rows
 
 
 def _merged(inputs: Inputs, date: DateScenes, datasets: Datasets) -> list[FileLayer]:
@@ -348,6 +352,22 @@ class _RescaledRows:
             yield top, converted.astype(self.dtype), valid
 
 
+class _DecibelRows:
+    """Decibels of the linear power that a file's numbers stand for; without data where it is not above 0."""
+
+    def __init__(self, rows: RowReader, power: Sequence[tuple[float, float]]) -> None:
+        self._rows = rows
+        self._scale, self._offset = (np.array(each)[:, None, None] for each in zip(*power, strict=True))
+        self.dtype, self.chunk_rows = np.result_type(rows.dtype, np.float32), rows.chunk_rows
+
+    def read(self, box: Box) -> Iterator[Chunk]:
+        """Yield a box in chunks."""
+        for top, numbers, valid in self._rows.read(box):
+            power = np.where(valid, numbers, 0) * self._scale + self._offset
+            known = valid & (power > 0).all(axis=0)
+            yield top, (10 * np.log10(np.where(known, power, 1))).astype(self.dtype), known
+
+
 def count_masked(inputs: Inputs) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Return the masked pixels of the results, for each date with masks, as recorded in the statistics, and notes.
 
@@ -361,7 +381,7 @@ def count_masked(inputs: Inputs) -> tuple[list[dict[str, Any]], tuple[str, ...]]
             kind = masks[0].kind
             hidden = [name for name in kind.classes if any(name in mask.hidden for mask in masks)]
             classes = [{"name": name, "pixels": int(counts[masks[0].of(name)].sum())} for name in hidden]
-            dated = {"date": number} if len(inputs.dates) > 1 else {}
+            dated = {"date": number} if len(inputs.dates) > 1 and not inputs.sensors else {}
             found.append({**dated, "kind": masks[0].kind_name, "pixels": total, "classes": classes})
             empty = int(counts[masks[0].of(*kind.empty)].sum())
             notes += mostly_hidden(masks[0].kind_name, total - empty, pixels - empty)

@@ -72,6 +72,8 @@ class SceneBands:
     #: Number of the date of each band, from 1; the bands of a date are neighbours.
     dates: tuple[int, ...]
     radiometry: Radiometry
+    #: Name of the sensor of each of these groups of bands, if they are sensors and no dates.
+    sensors: tuple[str, ...] = ()
 
     def at(self, date: int) -> slice:
         """Return the places of a date's bands."""
@@ -114,7 +116,7 @@ class SceneBands:
     def _refusal(self, fill: Numbers, valid: Mask, date: int, place: int) -> InvalidInput:
         found, counts = np.unique(fill, return_counts=True)
         number = in_words(found[counts.argmax()].item())
-        dated = f" at date {date}" if len(set(self.dates)) > 1 else ""
+        dated = self._dated(date)
         return InvalidInput(
             f"{100 * counts.max() / valid.sum():.3g} % of a tile has the number {number} in band {self.names[place]}"
             f'{dated}, which looks like undeclared nodata: give "radiometry": {{"nodata": {number}}}.'
@@ -128,13 +130,18 @@ class SceneBands:
             names = self.names[self.at(date)]
             border = number == _BORDER and len(names) >= _BORDER_BANDS
             if count >= (_BORDER_SHARE if border else _LEAST_SHARE) * pixels:
-                dated = f" at date {date}" if len(set(self.dates)) > 1 else ""
+                dated = self._dated(date)
                 yield (
                     f"At least {100 * count / pixels:.3g} % of the scene has the number {in_words(number)} in "
                     f"{'all of ' if len(names) > 1 else ''}{', '.join(names)}{dated}. These pixels were used as data. "
                     "If the number means nodata, which the file does not declare, give "
                     f'"radiometry": {{"nodata": {in_words(number)}}}.{self._replaced(date)}'
                 )
+
+    def _dated(self, date: int) -> str:
+        if self.sensors:
+            return f" of {self.sensors[date - 1]}"
+        return f" at date {date}" if len(set(self.dates)) > 1 else ""
 
     def _replaced(self, date: int) -> str:
         """Return a sentence about the nodata number that is replaced; empty where there is none.

@@ -12,9 +12,11 @@ from penstock.errors import ConfigError
 from penstock.models import Model
 from penstock.processors.geo.options import (
     MapOptions,
+    ModalityOptions,
     RegressionOptions,
     SceneOptions,
     SegmentationOptions,
+    SensorOptions,
     read_options,
 )
 from penstock.processors.geo.write.stac import CLASSIFICATION, FILE, machine_name, multihash, stac_classes
@@ -95,7 +97,7 @@ def _properties(model: Model, options: SegmentationOptions | RegressionOptions) 
         **({"mlm:framework": framework} if _FRAMEWORK.fullmatch(framework) else {}),
         "mlm:tasks": output["tasks"],
         "mlm:batch_size_suggestion": model.max_batch,
-        "mlm:input": [_input(model, options)],
+        "mlm:input": [_input(model, options, sensor) for sensor in options.sensors],
         "mlm:output": [output],
         "mlm:hyperparameters": _tiling(options),
     }
@@ -120,22 +122,27 @@ def _tiling(options: MapOptions) -> dict[str, Any]:
     return {"tile_px": options.tile_px, "overlap_px": options.least_overlap_px, "window": "hann"}
 
 
-def _input(model: Model, options: SceneOptions) -> dict[str, Any]:
-    """Return the input: several dates are an axis for TerraTorch's networks, and further channels for all others."""
-    bands, dates = len(options.bands), options.dates
+def _input(model: Model, options: SceneOptions, sensor: SensorOptions) -> dict[str, Any]:
+    """Return the input of a sensor.
+
+    Several dates are an axis for TerraTorch's networks, and further channels for all others.
+    """
+    bands, dates = len(sensor.bands), options.dates
+    name = sensor.name if isinstance(sensor, ModalityOptions) else options.modality
+    what = "reflectance" if not name or sensor.reflectance else "decibels" if sensor.decibels else "values"
     timed = model.runner == "terratorch" and dates > 1
     repeats = 1 if timed else dates
     order = ", date after date" if repeats > 1 else ""
     return {
-        "name": "scene",
-        "description": f"reflectance, normalised band by band{order}",
-        "bands": [band.name for band in options.bands] * repeats,
+        "name": name or "scene",
+        "description": f"{what}, normalised band by band{order}",
+        "bands": [band.name for band in sensor.bands] * repeats,
         "input": {
             "shape": [-1, bands, dates, -1, -1] if timed else [-1, bands * dates, -1, -1],
             "dim_order": _AXES_WITH_TIME if timed else _AXES,
             "data_type": "float32",
         },
-        "value_scaling": [{"type": "z-score", "mean": band.mean, "stddev": band.std} for band in options.bands]
+        "value_scaling": [{"type": "z-score", "mean": band.mean, "stddev": band.std} for band in sensor.bands]
         * repeats,
         "resize_type": None,
     }
@@ -161,7 +168,7 @@ def _weights(model: Model, options: SceneOptions, address: str) -> pystac.Asset:
     fields: dict[str, Any] = {
         "mlm:artifact_type": _ARTIFACT_TYPES.get(suffix, "directory"),
         # The MLM extension requires them beside the weights; STAC 1.1 does not allow `bands` in the properties alone.
-        "eo:bands": [{"name": band.name} for band in options.bands],
+        "eo:bands": [{"name": band.name} for sensor in options.sensors for band in sensor.bands],
     }
     if model.sha256:
         fields["file:checksum"] = multihash(model.sha256)

@@ -77,13 +77,18 @@ def show_job(job: Job, as_json: bool, views: Sequence[View] = ()) -> None:
         print_json(dict(job.raw))
         return
     out.print("\n".join(packed([job.id, job.model, job.status.value, *_more(job)], out.width)), soft_wrap=True)
-    if job.error is not None:
-        err.print(f"{job.error.code}: {with_places(job.error.detail, job.error.errors)}")
+    show_error(job)
     for line in answer_lines(job.text, job.data, views):
         out.print(line)
     for artifact in job.artifacts:
         out.print(f"  {artifact.name}  {artifact.size_bytes:,} bytes  {artifact.url}")
     show_notes(job.data)
+
+
+def show_error(job: Job) -> None:
+    """Print the error of a job that has one, on standard error."""
+    if job.error is not None:
+        err.print(f"{job.error.code}: {with_places(job.error.detail, job.error.errors)}")
 
 
 def show_notes(data: Mapping[str, Any] | None) -> None:

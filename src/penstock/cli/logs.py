@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.display import clock, err, out, print_json
+from penstock.cli.display import clock, err, out, print_json, show_error
 from penstock.cli.options import DEFAULT_URL, FOLLOWING_S, AsJson, Url, connect, interruptible
-from penstock.client.answers import JobLog, Line, WorkerLine
+from penstock.client.answers import Job, JobLog, Line, WorkerLine
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def logs(
         _show_worker(url, str(worker), follow, as_json)
         return
     with connect(url) as client:
-        found = client.logs(job_id)
+        found, job = client.logs(job_id), client.job(job_id)
     if follow:
         with connect(url, patience_s=FOLLOWING_S) as client, interruptible("The job continues."):
             _follow(client, job_id, as_json)
@@ -52,7 +52,7 @@ def logs(
         print_json(dict(found.raw))
     else:
         _show(found.lines, as_json=False)
-        _show_cut(found)
+        _show_end(found, job)
 
 
 def _show_worker(url: str, name: str, follow: bool, as_json: bool) -> None:
@@ -100,12 +100,13 @@ def _follow(client: Client, job_id: str, as_json: bool) -> None:
     shown: Sequence[Line] = ()
     over, wait_s = False, 0.0
     while not over:
-        over, wait_s = client.job(job_id, wait_s=wait_s).over, EVERY_S
+        job, wait_s = client.job(job_id, wait_s=wait_s), EVERY_S
+        over = job.over
         found = client.logs(job_id)
         _show(added(shown, found.lines), as_json)
         shown = found.lines
         if over:
-            _show_cut(found)
+            _show_end(found, job)
 
 
 def _show(lines: Sequence[Line], as_json: bool) -> None:
@@ -126,6 +127,10 @@ def _print(head: str, text: str) -> None:
         out.print(f"    {other}")
 
 
-def _show_cut(found: JobLog) -> None:
+def _show_end(found: JobLog, job: Job) -> None:
+    """Print what the lines do not say: that there are none, that some were left out, and the job's error."""
+    if not found.lines:
+        err.print(f"the job is {job.status.value}, and its code has logged nothing")
+    show_error(job)
     if found.cut:
         err.print(f"{found.cut} lines were left out: a job keeps 1,000 lines and 64 KiB")

@@ -81,6 +81,10 @@
 --                                              latest listing, "queue ADDRESS" -> its problem (JSON)
 -- penstock:counts:drops                hash    "SOURCE OUTCOME" -> events of buckets
 -- penstock:counts:cache                hash    "MODEL CACHE OUTCOME" -> look-ups by jobs that ended: encoder, result; hit, miss
+-- penstock:counts:lost :retried        hash    model -> attempts that ended with their lease, attempts that are tried again
+-- penstock:counts:workers              hash    lived_us, busy_us: time of all workers, and of their devices at work
+-- penstock:workers:at:W                string  time of a worker's latest report, expires with it
+-- penstock:swept                       string  time of the latest sweep
 -- penstock:counts:used                 hash    "MODEL MEASURE" -> sum over the jobs that ended (USED), of all tenants
 -- penstock:tenant:T:usage:DAY          hash    "MODEL MEASURE" -> sum over the jobs that ended on that day (UTC, days since
 --                                              the epoch); a measure is a terminal state (jobs) or one of USED
@@ -424,7 +428,8 @@ local function progress(job, done, total, unit)
 end
 
 -- Upper bounds of the phases' histogram.
-local BOUNDS_MS = { 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000, 3000000 }
+local BOUNDS_MS = { 10, 30, 100, 300, 1000, 2000, 3000, 5000, 10000, 15000, 20000, 30000, 45000, 60000, 100000, 150000, 200000,
+  300000, 600000, 1000000, 1800000, 3000000 }
 
 -- Add to counters of a hash, all at once.
 local function count_up(key, changes)

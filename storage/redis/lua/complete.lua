@@ -21,6 +21,7 @@ if outcome == 'retry' then
     outcome = 'failed'
   else
     local due = now + args.retry_delay_us
+    redis.call('HINCRBY', P .. 'counts:retried', job.model, 1)
     unlease(job)
     job.phases = args.phases
     fields.attempts, fields.phases = past_attempts(job, 'retrying', now), ''

@@ -7,6 +7,7 @@
 local PAGES = 20  -- of `limit` rows, read in search of other jobs behind them
 local limit, room, now = tonumber(args.limit), tonumber(args.max_proposals), now_us()
 local counts, proposals, queues = { 0, 0, 0, 0, 0, 0 }, {}, {}
+redis.call('SET', P .. 'swept', int(now))
 local function count(i) counts[i] = counts[i] + 1 end
 
 local function each(index, state, act)
@@ -45,6 +46,7 @@ each('leases', { running = true }, function(job)
   if tonumber(job.deadline_us) <= now then return end
   -- An attempt that stored a checkpoint got further than the one before: its crash is the first again.
   local crashes = int((tonumber(job.checkpoints or '0') > 0 and 0 or job.crashes) + 1)
+  redis.call('HINCRBY', P .. 'counts:lost', job.model, 1)
   if job.cancel == '1' then
     ends(job, 'canceled', { crashes = crashes }, 3)
   elseif tonumber(crashes) >= tonumber(job.max_crashes) then

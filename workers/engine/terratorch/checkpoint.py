@@ -161,12 +161,14 @@ def _check_record(model: Model, recipe: Recipe) -> None:
         raise ModelUnavailable(f"{recipe.file} is of {_WORDS[recipe.task]}, which the processor {processor} serves")
     said = {
         named: (_length(model.options.get(named)), recipe.channels),
-        "bands": (_length(model.options.get("bands")), recipe.bands),
+        "bands": (sum(sensors_of(model).values()), recipe.bands),
         "dates": (model.options.get("dates", 1), recipe.dates),
     }
     for name, (ours, theirs) in said.items():
         if ours and theirs and ours != theirs:
             raise ModelUnavailable(f"{recipe.file} is of a network of {theirs} {name}, options.{name} are {ours}")
+    if len(recipe.modalities) > 1 or model.options.get("modalities"):
+        _check_modalities(model, recipe)
     if isinstance(recipe.own, Clay):
         _check_clay(model, recipe.own)
     tile = model.options.get("tile_px", recipe.side_px)
@@ -175,6 +177,28 @@ def _check_record(model: Model, recipe: Recipe) -> None:
             f"{recipe.backbone} takes tiles of {recipe.side_px} pixels, options.tile_px is {tile}: "
             "give backbone_img_size"
         )
+
+
+def sensors_of(model: Model) -> dict[str, int]:
+    """Return the number of bands of each modality in the record, in the order of a prompt's bands."""
+    further = model.options.get("modalities") or ()
+    sensors = [one for one in further if isinstance(one, Mapping)] if isinstance(further, list | tuple) else []
+    own = {str(model.options.get("modality", "")): _length(model.options.get("bands"))}
+    return own | {str(one.get("name")): _length(one.get("bands")) for one in sensors}
+
+
+def _check_modalities(model: Model, recipe: Recipe) -> None:
+    """Raise `ModelUnavailable` unless the record has the bands of each modality of the network."""
+    ours, theirs = sensors_of(model), {name: recipe.bands_of(name) for name in recipe.modalities}
+    if ours != theirs:
+        raise ModelUnavailable(
+            f"{recipe.file} is of a network of the modalities {_counted(theirs)}, the options have {_counted(ours)}: "
+            "give options.modality and options.modalities"
+        )
+
+
+def _counted(modalities: Mapping[str, int]) -> str:
+    return ", ".join(f"{name or '(no name)'} ({count} bands)" for name, count in modalities.items()) or "none"
 
 
 def _check_clay(model: Model, clay: Clay) -> None:

@@ -70,13 +70,13 @@ class Recipe:
         """The number of bands of each date, if it is known."""
         if self.own is not None:
             return self.own.band_count
+        if self.modalities:
+            return sum(self.bands_of(name) for name in self.modalities)
         bands = self._of_backbone("bands") or self.args.get("bands")
         if isinstance(bands, list):
             return len(bands)
         if isinstance(bands, dict):
             return sum(len(names) for names in bands.values() if isinstance(names, list))
-        if self.modalities:
-            return _MODALITIES[self.modalities[0]]
         if self.factory != FACTORIES[0]:
             return None
         return next((count for name, count in _BANDS.items() if self.backbone.startswith(name)), None)
@@ -104,6 +104,14 @@ class Recipe:
         """The backbone's modalities; empty for a backbone of images alone."""
         found = self._of_backbone("modalities")
         return found if isinstance(found, list) else ()
+
+    def bands_of(self, modality: str) -> int:
+        """Return the number of bands of a modality: those that the arguments list, or all."""
+        bands = self._of_backbone("bands")
+        if isinstance(bands, list) and len(self.modalities) == 1:
+            return len(bands)
+        listed = bands.get(modality) if isinstance(bands, dict) else None
+        return len(listed) if isinstance(listed, list) else _MODALITIES[modality]
 
     @property
     def dates(self) -> int:
@@ -174,10 +182,11 @@ def recipe_of(
             _refuse_code(key, value, file)
     recipe = Recipe(task, factory, args, file, layer)
     modalities = recipe.modalities
-    if recipe.backbone.startswith("terramind") and (len(modalities) != 1 or modalities[0] not in _MODALITIES):
+    images = bool(modalities) and all(isinstance(one, str) and one in _MODALITIES for one in modalities)
+    if recipe.backbone.startswith("terramind") and not images:
         raise ModelUnavailable(
-            f"{file} has the modalities {list(modalities)}: a scene is one image, so give backbone_modalities with "
-            f"one of {', '.join(_MODALITIES)}"
+            f"{file} has the modalities {list(modalities)}: give backbone_modalities, whose bands are images: some of "
+            f"{', '.join(_MODALITIES)}"
         )
     return recipe
 

@@ -1,15 +1,17 @@
 """The runner `terratorch`: one forward pass of a network that TerraTorch built.
 
-Prompts have `pixels`, float32 (dates * bands, H, W), date after date. If the network was trained with them and they are
-known, prompts also have `temporal_coords`, float32 (dates, 2) of year and day of the year from 0, and
-`location_coords`, float32 (2,) of latitude and longitude. Outputs have `probability`, float32 (classes, H, W),
-`values`, float32 (quantities, H, W), or `embedding`, float32 (dimensions, rows, columns) or (dimensions,), as
-TerraTorch's backbone gives it, or of length 1 with `options.normalize = true`.
+Prompts have `pixels`, float32 (dates * bands, H, W), date after date. A network of several modalities gets the bands of
+each as a tensor of its own, by name; they follow one another in `pixels`, in the record's order. If the network was
+trained with them and they are known, prompts also have `temporal_coords`, float32 (dates, 2) of year and day of the
+year from 0, and `location_coords`, float32 (2,) of latitude and longitude. Outputs have `probability`, float32
+(classes, H, W), `values`, float32 (quantities, H, W), or `embedding`, float32 (dimensions, rows, columns) or
+(dimensions,), as TerraTorch's backbone gives it, or of length 1 with `options.normalize = true`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.terratorch.checkpoint import Checkpoint
+from penstock.workers.engine.terratorch.checkpoint import Checkpoint, sensors_of
 from penstock.workers.engine.terratorch.network import Built, build, outline
 from penstock.workers.engine.terratorch.recipe import Recipe
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
@@ -37,10 +39,21 @@ class TerraTorchRunner:
     """A network of TerraTorch. On a CPU prompts run one by one, for the same bits (see `torch.runner`)."""
 
     def __init__(
-        self, built: Built, recipe: Recipe, device: TorchDevice, *, max_batch: int, normalises: bool = False
+        self,
+        built: Built,
+        recipe: Recipe,
+        device: TorchDevice,
+        *,
+        max_batch: int,
+        normalises: bool = False,
+        sensors: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Move the network to the device. `normalises`: vectors have the length 1."""
+        """Move the network to the device. `normalises`: vectors have the length 1.
+
+        `sensors` has the number of bands of each modality, in the order of the prompts' bands.
+        """
         self._recipe, self._device, self._normalises = recipe, device, normalises
+        self._sensors = sensors
         coordinates: dict[str, tuple[int, ...]] = {TIME: (recipe.dates, 2), LOCATION: (2,)}
         takes = {TIME: built.takes_time, LOCATION: built.takes_location}
         #: Shapes of the network's inputs beside the pixels, by name.
@@ -76,12 +89,19 @@ class TerraTorchRunner:
         """Run the network once."""
         with self._device.running():
             batch = {name: self._device.stack([state[name] for state in states]) for name in states[0]}
-            name, tensor = self._named(self._module(batch.pop(PIXELS), **batch))
+            name, tensor = self._named(self._module(self._images(batch.pop(PIXELS)), **batch))
             return [Done(Output({name: array})) for array in arrays_of(tensor)]
 
     def close(self) -> None:
         """Free the device's memory."""
         self._device.free(self._module)
+
+    def _images(self, pixels: Tensor) -> Tensor | dict[str, Tensor]:
+        """Return the network's images: those of several modalities by name, in the order of the network's arguments."""
+        if len(self._recipe.modalities) < 2:
+            return pixels
+        found = dict(zip(self._sensors, torch.split(pixels, list(self._sensors.values()), dim=1), strict=True))
+        return {name: found[name] for name in self._recipe.modalities}
 
     def _named(self, answer: Any) -> tuple[str, Tensor]:
         if self._recipe.task == "embedding_generation":
@@ -123,7 +143,10 @@ def load_terratorch(model: Model) -> Runner:
         built = build(checkpoint)
         normalises = model.options.get("normalize") is True
         device = TorchDevice.of(model)
-        return TerraTorchRunner(built, checkpoint.recipe, device, max_batch=model.max_batch, normalises=normalises)
+        return TerraTorchRunner(
+            built, checkpoint.recipe, device, max_batch=model.max_batch, normalises=normalises,
+            sensors=sensors_of(model),
+        )  # fmt: skip
 
 
 def check_terratorch(model: Model) -> None:

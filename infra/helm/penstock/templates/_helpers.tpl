@@ -1,5 +1,5 @@
 {{- define "penstock.name" -}}
-{{- if contains "penstock" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-penstock" (.Release.Name | trunc 31 | trimSuffix "-") }}{{ end }}
+{{- if .Values.nameOverride }}{{ .Values.nameOverride }}{{ else if contains "penstock" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-penstock" (.Release.Name | trunc 31 | trimSuffix "-") }}{{ end }}
 {{- end }}
 
 {{- /* Labels of pods and selectors: list ROOT COMPONENT */}}
@@ -23,10 +23,11 @@ helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 
 {{- /* The settings file: what the user set, and above it what the chart decides */}}
 {{- define "penstock.settings" -}}
-{{- $queues := list }}{{ $most := 0 }}
+{{- $queues := list }}{{ $most := 0 }}{{ $served := list }}
+{{- range $name, $given := .Values.pools }}{{ $served = append $served $given.queue }}{{ end }}
 {{- range $name, $given := .Values.pools }}
 {{- $pool := include "penstock.pool" (list $ $given) | fromJson }}
-{{- if and (has $pool.queue $queues) (ne $pool.mode "Fixed") }}
+{{- if and (ne $pool.mode "Fixed") (gt (len $served) (len (without $served $pool.queue) | add1 | int)) }}
 {{- fail (printf "pools.%s: another pool serves the queue %s too, and each would start all workers that it wants" $name $pool.queue) }}
 {{- end }}
 {{- if gt (int $pool.min) (int $pool.max) }}{{ if ne $pool.mode "Fixed" }}{{ fail (printf "pools.%s: min is above max" $name) }}{{ end }}{{ end }}
@@ -65,7 +66,8 @@ seccompProfile: {type: RuntimeDefault}
 {{- /* What all pods have: list ROOT COMPONENT */}}
 {{- define "penstock.podBasics" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 -}}
-serviceAccountName: {{ include "penstock.name" $root }}-{{ has $component (list "api" "keeper") | ternary $component "worker" }}
+{{- $account := has $component (list "api" "keeper") | ternary $component "worker" }}
+serviceAccountName: {{ (index $root.Values.serviceAccounts $account).name | default (printf "%s-%s" (include "penstock.name" $root) $account) }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext: {{ include "penstock.podSecurity" $root | nindent 2 }}
@@ -74,6 +76,37 @@ imagePullSecrets:
   {{- range . }}
   - name: {{ . }}
   {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Where a pod runs, and what runs before it: list ROOT COMPONENT VALUES; api and keeper are spread over nodes */}}
+{{- define "penstock.placement" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ with index . 2 -}}
+{{- if .topologySpreadConstraints }}
+topologySpreadConstraints: {{ toYaml .topologySpreadConstraints | nindent 2 }}
+{{- else if and (ne $component "worker") (kindIs "invalid" .topologySpreadConstraints) }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{ include "penstock.selector" (list $root $component) | nindent 8 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .initContainers }}
+initContainers: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -141,6 +174,7 @@ metadata:
   labels:
     {{- include "penstock.labels" (list $root "worker") | nindent 4 }}
     penstock/pool: {{ $name }}
+    {{- with $pool.labels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
     {{- include "penstock.podAnnotations" $root | nindent 4 }}
     {{- with $pool.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
@@ -153,15 +187,7 @@ spec:
   {{- with $pool.runtimeClassName }}
   runtimeClassName: {{ . }}
   {{- end }}
-  {{- with $pool.priorityClassName }}
-  priorityClassName: {{ . }}
-  {{- end }}
-  {{- with $pool.nodeSelector }}
-  nodeSelector: {{ toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with $pool.tolerations }}
-  tolerations: {{ toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "penstock.placement" (list $root "worker" $pool) | nindent 2 }}
   containers:
     - name: worker
       image: {{ $pool.image | default $root.Values.images.worker }}
@@ -201,10 +227,25 @@ spec:
       volumeMounts:
         {{- include "penstock.mounts" $root | nindent 8 }}
         - {name: cache, mountPath: /cache}
+        {{- if $pool.shmGi }}
+        - {name: shm, mountPath: /dev/shm}
+        {{- end }}
+        {{- with $pool.volumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
     {{- include "penstock.volumes" $root | nindent 4 }}
     - name: cache
+      {{- if $pool.modelCache.claim }}
+      persistentVolumeClaim: {claimName: {{ $pool.modelCache.claim }}}
+      {{- else if $pool.modelCache.hostPath }}
+      hostPath: {path: {{ $pool.modelCache.hostPath | quote }}, type: Directory}
+      {{- else }}
       emptyDir: {sizeLimit: {{ int $pool.modelCacheGi }}Gi}
+      {{- end }}
+    {{- with $pool.shmGi }}
+    - name: shm
+      emptyDir: {medium: Memory, sizeLimit: {{ int . }}Gi}
+    {{- end }}
+    {{- with $pool.volumes }}{{ toYaml . | nindent 4 }}{{ end }}
     - name: data
       {{- if $pool.scratch.storageClass }}
       ephemeral:

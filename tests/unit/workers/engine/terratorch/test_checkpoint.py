@@ -154,6 +154,11 @@ def test_what_does_not_fit_is_named(content: object, sentence: str, tmp_path: Pa
 
 
 TERRAMIND = {"backbone": "terramind_v1_base", "backbone_modalities": ["S2L2A"]}
+TWO = TERRAMIND | {"backbone_modalities": ["S2L2A", "S1GRD"]}
+
+
+def two_bands(name: str) -> dict[str, Any]:
+    return {"name": name, "bands": [{}] * 2}
 
 
 def embedding(path: Path, **options: Any) -> Model:
@@ -170,6 +175,9 @@ def test_the_record_has_the_arguments_of_a_network_without_a_config(tmp_path: Pa
     save_file(WEIGHT, tmp_path / "model.safetensors")
     recipe = Checkpoint.of(embedding(tmp_path, terratorch=TERRAMIND, bands=[{}] * 12, dates=1)).recipe
     assert (recipe.task, recipe.args, recipe.bands) == ("embedding_generation", TERRAMIND, 12)
+    listed = TWO | {"backbone_bands": {"S2L2A": ["BLUE", "RED"]}}
+    sensors = {"bands": [{}] * 2, "modality": "S2L2A", "modalities": [two_bands("S1GRD")]}
+    assert Checkpoint.of(embedding(tmp_path, terratorch=listed, dates=1, **sensors)).recipe.bands == 4
     fine_tune = record(tmp_path, terratorch=ARGS)
     assert Checkpoint.of(fine_tune).recipe == Recipe(
         "segmentation", "EncoderDecoderFactory", ARGS, "options.terratorch"
@@ -180,9 +188,23 @@ def test_the_record_has_the_arguments_of_a_network_without_a_config(tmp_path: Pa
     ("options", "sentence"),
     [
         ({"terratorch": TERRAMIND, "dates": 1}, "12 bands, options.bands are 6"),
-        ({"terratorch": TERRAMIND | {"backbone_modalities": ["S2L2A", "S1GRD"]}}, "a scene is one image"),
-        ({"terratorch": TERRAMIND | {"backbone_modalities": ["captions"]}}, "one of S2L2A, S2L1C"),
-        ({"terratorch": {"backbone": "terramind_v1_base"}}, "a scene is one image"),
+        ({"terratorch": TWO, "dates": 1}, "14 bands, options.bands are 6"),
+        (
+            {"terratorch": TWO, "dates": 1, "bands": [{}] * 14},
+            r"the modalities S2L2A \(12 bands\), S1GRD \(2 bands\), the options have \(no name\) \(14 bands\)",
+        ),
+        (
+            {
+                "terratorch": TWO,
+                "dates": 1,
+                "bands": [{}] * 12,
+                "modality": "S2L2A",
+                "modalities": [two_bands("S1RTC")],
+            },
+            r"the options have S2L2A \(12 bands\), S1RTC \(2 bands\)",
+        ),
+        ({"terratorch": TERRAMIND | {"backbone_modalities": ["captions"]}}, "some of S2L2A, S2L1C"),
+        ({"terratorch": {"backbone": "terramind_v1_base"}}, r"has the modalities \[\]"),
         ({"terratorch": {"backbone": "prithvi_eo_v2_300"}}, "1 dates, options.dates are 3"),
         ({"terratorch": {"backbone_act": "os.system"}}, "options.terratorch names no backbone"),
         (
