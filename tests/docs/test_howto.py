@@ -276,6 +276,20 @@ def test_many_requests(shell: Shell) -> None:
     assert (mistake["custom_id"], mistake["status"]) == ("mistake", "invalid")
 
 
+def test_chain_jobs(shell: Shell) -> None:
+    for block in blocks("chain-jobs.md"):
+        shell.take(block)
+
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        jobs = client.jobs().jobs
+        heads = {job.id: client.job(job.id) for job in jobs if job.model == "csmask"}
+        assert all(job.succeeded for job in jobs)
+        assert sorted(len(job.followers or ()) for job in heads.values()) == [2, 2]
+        counts = [job for job in jobs if job.model == "count"]
+        assert [sum(job.data.values()) for job in counts if job.data] == [128 * 128] * 4
+        assert all(set(job.after) & set(heads) for job in counts)
+
+
 @needs_stories
 def test_openai_client(shell: Shell) -> None:
     minilm()

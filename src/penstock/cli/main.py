@@ -155,7 +155,8 @@ def submit(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE|TEXT...", help="Local files, or media://, s3:// and https:// references; or the model's text."
+            metavar="FILE|TEXT...",
+            help="Local files, or references (media://, s3://, job://, https://); or the model's text.",
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and show its progress.")] = False,
@@ -168,6 +169,9 @@ def submit(
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Address to notify when the job ends.")] = None,
     metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the job.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Priority over other jobs.")] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="JOB", help="A job that must succeed first; may be repeated.")
+    ] = None,
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Two submissions with the same key are one job.")
     ] = None,
@@ -195,7 +199,7 @@ def submit(
         with transfer(err, "sending") as on_bytes:
             job = client.submit(
                 model, document, files=local, metadata=pairs(metadata or [], "--meta"), webhook=webhook,
-                priority=priority, idempotency_key=key, on_bytes=on_bytes,
+                priority=priority, after=after, idempotency_key=key, on_bytes=on_bytes,
             )  # fmt: skip
         if not wait and folder is None and timeout_s is None:
             show_job(job, as_json)
