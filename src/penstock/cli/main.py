@@ -36,6 +36,7 @@ from penstock.cli.display import (
 )
 from penstock.cli.drops import drops_app
 from penstock.cli.failures import exit_code, problem, sentence, wants_json
+from penstock.cli.features import features
 from penstock.cli.files import download, save, upload, wait
 from penstock.cli.keys import keys_app
 from penstock.cli.logs import logs
@@ -108,7 +109,7 @@ app.add_typer(tenants_app, name="tenants")
 _FIELDS_TOO = {"ignore_unknown_options": True}
 app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)(run)
 app.command("serve", epilog=EPILOG)(serve)
-for _command in (upload, wait, download, logs, mcp, reproduce, search, tiles, watch):
+for _command in (upload, wait, download, features, logs, mcp, reproduce, search, tiles, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
