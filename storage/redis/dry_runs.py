@@ -28,7 +28,7 @@ _SAME_SIZE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DeviceRate:
-    """How the device seconds of a model's jobs grow with their bytes, both as logarithms.
+    """The growth of the device seconds of a model's jobs with their bytes, both as logarithms.
 
     `learn_device` in `common.lua` keeps it. Jobs without media of known size have 0 for the logarithm of their bytes.
     """

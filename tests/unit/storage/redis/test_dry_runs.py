@@ -1,4 +1,4 @@
-"""How long a job is expected to use a device: an interval from earlier jobs."""
+"""Intervals of the device seconds to expect, from earlier jobs."""
 
 from __future__ import annotations
 
