@@ -69,7 +69,7 @@ class DeviceRate:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a dry run found: the job would be accepted."""
+    """The findings of a dry run: the job would be accepted."""
 
     #: Least and most device seconds to expect; None before a job of the model has succeeded.
     device_s: tuple[float, float] | None
