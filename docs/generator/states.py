@@ -94,7 +94,7 @@ _LINES: Mapping[tuple[State, State], tuple[str, float, float, str]] = MappingPro
         (State.RUNNING, State.QUEUED): ("M430 52V26H270V50", 350, 20, "middle"),
         (State.QUEUED, State.CANCELED): ("M290 88V268H660V310", 570, 260, "middle"),
         (State.QUEUED, State.EXPIRED): ("M230 88V310", 222, 200, "end"),
-        (State.DELAYED, State.QUEUED): ("M330 220H265V90", 312, 212, "middle"),
+        (State.DELAYED, State.QUEUED): ("M330 220H265V90", 298, 212, "middle"),
         (State.DELAYED, State.CANCELED): ("M410 238V330H633", 530, 322, "middle"),
         (State.DELAYED, State.EXPIRED): ("M350 238V330H307", 358, 312, "start"),
         (State.RUNNING, State.DELAYED): ("M455 88V220H442", 449, 180, "end"),
