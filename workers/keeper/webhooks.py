@@ -266,11 +266,13 @@ class Deliverer:
 
     def _post(self, task: Task, body: str, more: Mapping[str, str], at: float) -> _Answer:
         delivery, endpoint = task.delivery, self._endpoint(task)
+        secrets: Sequence[str]
         if endpoint is None:
             secrets, form = (tenant_webhook_secret(self._objects, delivery.key.tenant),), "webhook"
         else:
             secrets, form = endpoint.signing(at), endpoint.format
-        headers = signed_headers(delivery.id, body, secrets, at=at) | {"content-type": CONTENT_TYPES[form]} | more
+        signed = signed_headers(delivery.id, body, secrets, at=at)
+        headers = {**signed, "content-type": CONTENT_TYPES.get(form, CONTENT_TYPES["webhook"]), **more}
         try:
             if delivery.url.startswith("arn:"):
                 event = OutgoingEvent(delivery.id, delivery.event, body, group=delivery.key.id or "test")
