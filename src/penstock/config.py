@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from penstock.config_tables import S3, AccessProfile, DropRule, EventTarget, StoreAddress, Tenant, TenantLimits
+from penstock.config_tables import S3, AccessProfile, DropRule, EventTarget, Origins, StoreAddress, Tenant, TenantLimits
 from penstock.errors import ConfigError
 from penstock.json_body import toml_complaint, wrong_fields
 from penstock.multipart import MIN_PART_BYTES
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     access: Literal["open", "keys"] | None = None
     #: Origins of web pages (`https://maps.example.org`) whose scripts may call the API (CORS); `*` = every page, which
     #: needs API keys. Browsers send no cookies or other credentials of their own; pages send a key as a header.
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: Origins = ()
     #: Secret that signs the local store's links and the API keys: a new secret invalidates all keys. `penstock up`
     #: creates one under `data`; several API processes need the same secret.
     secret: SecretStr | None = None
@@ -252,20 +252,6 @@ class Settings(BaseSettings):
             if not host or not port.isdigit():
                 raise ValueError(f"{pair!r} is not host:port")
         return pairs
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            parts = urlsplit(origin)
-            is_origin = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
-            if origin != "*" and not (is_origin and parts.hostname and "@" not in parts.netloc):
-                raise ValueError(
-                    f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, without a path"
-                )
-        if "*" in origins and len(origins) > 1:
-            raise ValueError("'*' stands for every origin: name no others beside it")
-        return origins
 
     def event_target(self, arn: str, tenant: str) -> EventTarget | None:
         """Return the target with this ARN to which a tenant's endpoints may lead."""
