@@ -52,6 +52,9 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "prithvi-embeddings": ("blue", "green", "red", "nir?", "swir16", "swir22"),
     "prithvi-floods": ("blue", "green", "red", "nir?", "swir16", "swir22"),
     "clay-embeddings": ("blue", "green", "red", *RED_EDGES, "nir", "nir08", "swir16", "swir22"),
+    "olmoearth-embeddings": (
+        "blue", "green", "red", "nir", *RED_EDGES, "nir08", "swir16", "swir22", "coastal", "nir09"
+    ),
     "terramind-embeddings": (
         "coastal", "blue", "green", "red", *RED_EDGES, "nir", "nir08", "nir09", "swir16", "swir22"
     ),
