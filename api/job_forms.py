@@ -35,9 +35,9 @@ from penstock.client.local_files import UsageProblem, shapes, takes_list
 from penstock.errors import InvalidRequest, Issue, MalformedBody, ObjectExists, PayloadTooLarge
 from penstock.intake.local_media import safe_name
 from penstock.intake.media import upload_key
-from penstock.jobs import JobKey, is_reference
+from penstock.jobs import JobKey
 from penstock.json_body import check_json, fingerprint, is_small, parse_json, pointer, validated
-from penstock.media_types import essence
+from penstock.media_types import essence, is_reference
 from penstock.requests import JobRequest
 from penstock.storage.objects.base import CHUNK_BYTES, DEFAULT_CONTENT_TYPE, ObjectStore
 

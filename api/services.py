@@ -118,9 +118,12 @@ class Services:
         """The function that returns an object's public URI; None for the local store, whose paths are private."""
         return None if self.store_is_local else self.objects.uri
 
-    def view(self, job: Job, *, provenance: Mapping[str, Any] | None = None) -> JobView:
-        """Return the public view of a job, with its provenance where this is given."""
-        return job_view(job, base_url=self.settings.base_url, uri=self.uri, provenance=provenance)
+    def view(
+        self, job: Job, *, provenance: Mapping[str, Any] | None = None, followers: list[str] | None = None
+    ) -> JobView:
+        """Return the public view of a job, with its provenance and followers where these are given."""
+        base_url = self.settings.base_url
+        return job_view(job, base_url=base_url, uri=self.uri, provenance=provenance, followers=followers)
 
     async def whole(self, job: Job) -> Job:
         """Return a job with its text and data, which may be in the object store; `JobGone` where they were deleted."""

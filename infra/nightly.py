@@ -59,7 +59,7 @@ class Result:
 BREADTH_PARTS = 6
 #: Scenarios of `tests.chaos --full`, in groups of about half an hour.
 _CHAOS = (
-    ("worker_kills", "poison", "one_key", "disk_full"),
+    ("worker_kills", "poison", "one_key", "disk_full", "chains"),
     ("valkey_kills", "failovers", "redis_full"),
     ("bad_network", "zombies", "cancels", "rolling_restarts"),
     ("flood", "s3_trouble", "store_away", "bad_receivers", "flushall", "slow_servers"),

@@ -251,7 +251,7 @@ class Pipeline:
         get = partial(
             fetch_for_job, store=self.waits.store(attempt), tenant=attempt.claim.key.tenant, settings=self.settings,
             guard=self.guard, limit_bytes=runnable.model.limits.max_bytes or self.settings.max_upload_bytes,
-            check=attempt.check,
+            check=attempt.check, upstreams=attempt.claim.upstreams,
         )  # fmt: skip
         # An attempt that joins parts needs few rows, or none. The cache needs the bytes of whole files.
         joins = attempt.claim.parts > 0 and not runnable.model.cache

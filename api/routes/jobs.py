@@ -139,7 +139,7 @@ async def read_job(
     made_by = await api.provenance(job)
     if made_by is not None and "environment" in made_by and "software" not in made_by:
         del response.headers["ETag"]  # the next answer may tell more
-    return api.view(await api.whole(job), provenance=made_by)
+    return api.view(await api.whole(job), provenance=made_by, followers=list(job.followers))
 
 
 @router.get("", responses=problems(422), openapi_extra=FILTERS)
@@ -184,9 +184,12 @@ async def retry_job(
     return api.view(submitted.job)
 
 
-@router.delete("/{job_id}", status_code=204, responses=problems(404) | {202: {"model": JobView}})
+@router.delete("/{job_id}", status_code=204, responses=problems(404, 409) | {202: {"model": JobView}})
 async def delete_job(key: Key, api: Api) -> Response:
-    """Delete a job and its artifacts: 204. A running job is canceled (202) and deleted when it ends."""
+    """Delete a job and its artifacts: 204. A running job is canceled (202) and deleted when it ends.
+
+    409 where jobs that have not ended wait for the job, or read its artifacts.
+    """
     try:
         job = await api.journal.run(journal.cancel(key, delete=True))
         if not job.status.terminal:

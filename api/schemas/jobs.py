@@ -247,6 +247,12 @@ class JobView(Outgoing):
     attempts: list[AttemptView] = Field(
         description="The latest attempts, oldest first: about 20. Empty before the first, and after a loss of Redis."
     )
+    #: Ids of the jobs that must succeed first: those of the request, and those whose artifacts are inputs.
+    after: list[str]
+    followers: list[str] | None = Field(
+        description="Ids of the jobs that wait or waited for this one. Only in the answer to `GET /v1/jobs/{job_id}`; "
+        "null elsewhere.",
+    )
     #: The metadata from the request.
     metadata: dict[str, str]
     #: The state of its webhook deliveries; `pending` while a delivery is outstanding.
@@ -318,8 +324,11 @@ class ReadyView(Outgoing):
     job_store: str | None
 
 
-def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, Any] | None = None) -> JobView:
-    """Return the public view of a job, with its provenance where this is given."""
+def job_view(
+    job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, Any] | None = None,
+    followers: list[str] | None = None,
+) -> JobView:  # fmt: skip
+    """Return the public view of a job, with its provenance and followers where these are given."""
     here, wanted = f"{base_url}/v1/jobs/{job.key.id}", job.submission
     return JobView(
         id=job.key.id,
@@ -350,6 +359,8 @@ def job_view(job: Job, *, base_url: str, uri: UriOf, provenance: Mapping[str, An
         metrics=_metrics(job),
         provenance=provenance,
         attempts=job.attempts,
+        after=list(wanted.after),
+        followers=followers,
         metadata=dict(wanted.metadata),
         delivery=job.delivery,
         retry_of=wanted.retry_of,

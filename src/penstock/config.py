@@ -129,6 +129,10 @@ class Settings(BaseSettings):
     max_queued: int = Field(default=1_000_000, gt=0)
     #: Waiting and running jobs of a tenant at which further submissions are answered 429.
     max_tenant_jobs: int = Field(default=100_000, gt=0)
+    #: Jobs that may follow one job (`after`).
+    max_followers: int = Field(default=100, gt=0, le=1_000)
+    #: Jobs before a job in the longest chain up to it, at most.
+    max_chain_depth: int = Field(default=10, gt=0, le=100)
     #: Jobs of one tenant that may run at once.
     max_tenant_running: int = Field(default=1_000, gt=0)
     #: Submissions per second that all API processes together accept from one tenant, on average; further ones are

@@ -4,10 +4,10 @@
   * RequestError        the caller's request; rejected before a job exists
     · Unauthorized, InsufficientScope, HostRefused, OriginRefused, LinkRefused
     · MalformedBody, BodyTimeout, UnsupportedContentType, InvalidRequest, ContextExceeded
-    · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownWorker, UnknownJob, UnknownBatch, BatchGone,
-      BatchClosed, UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint, UnknownSubscription, JobGone
-    · PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs, EventsNotAwaited,
-      TooManyRequests, DeviceQuotaExceeded, StorageQuotaExceeded, ClientLeft
+    · UnknownModel, ModelNotServed, ModelUnfit, UnknownQueue, UnknownWorker, UnknownJob, JobGone, UnknownUpstream,
+      UnknownBatch, BatchGone, BatchClosed, UnknownArtifact, UnknownUpload, UnknownDelivery, UnknownEndpoint
+    · UnknownSubscription, PayloadTooLarge, IdempotencyMismatch, StateConflict, ResultNotReady, TooManyJobs
+    · EventsNotAwaited, TooManyRequests, DeviceQuotaExceeded, StorageQuotaExceeded, ClientLeft
   * InputError          the job's data; the job fails and is never retried
     · MediaNotFound, MediaRefused, MediaTooLarge, MediaUnreadable, MediaChanged, MissingBands, InvalidInput,
       TensorsRefused
@@ -16,7 +16,7 @@
     · ObjectStoreUnavailable, ObjectStoreFull, EventQueueUnavailable, QueueFull, QueueDraining, FetchFailed, Unreached,
       OutOfMemory, OutOfSpace, DeviceLost, ModelUnavailable, LoadFailed, ModelServerFailed, ModelProcessEnded,
       ProcessorFailed, NotReady, Overloaded, WaitOver
-    · ExecutionTimeout, WorkerLost, QueueExpired   (written by the keeper, not raised)
+    · ExecutionTimeout, WorkerLost, QueueExpired, UpstreamFailed   (written by the keeper, not raised)
   * ConfigError         the operator's; stops the start
   * ObjectNotFound, ObjectExists                   results of an object store
   * Interruption        not failures: they end an attempt from outside
@@ -28,7 +28,7 @@ A class's docstring is its title; `detail` is the sentence for this occurrence. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from penstock.formats import known
@@ -54,9 +54,7 @@ class ErrorReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON-ready data."""
-        issues = [{"pointer": issue.pointer, "detail": issue.detail} for issue in self.errors]
-        about = {"code": self.code, "title": self.title, "detail": self.detail}
-        return {**about, "retryable": self.retryable, "errors": issues}
+        return asdict(self) | {"errors": [asdict(issue) for issue in self.errors]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ErrorReport:
@@ -67,14 +65,10 @@ class ErrorReport:
 
 def with_places(detail: str, issues: Sequence[Issue]) -> str:
     """Return an error's sentence followed by its issues; an issue that repeats its end adds only its place."""
-    places = [_place(issue, detail) for issue in issues]
-    named = "; ".join(place for place in places if place)
+    end = detail.rstrip(".")
+    rows = [(each.pointer, "" if end.endswith(each.detail.rstrip(".")) else each.detail) for each in issues]
+    named = "; ".join(": ".join(part for part in row if part) for row in rows if any(row))
     return f"{detail} ({named})" if named else detail
-
-
-def _place(issue: Issue, detail: str) -> str:
-    more = "" if detail.rstrip(".").endswith(issue.detail.rstrip(".")) else issue.detail
-    return ": ".join(part for part in (issue.pointer, more) if part)
 
 
 class PenstockError(Exception):
@@ -159,6 +153,10 @@ class UnknownWorker(RequestError, code="unknown_worker"):
 
 class UnknownJob(RequestError, code="unknown_job"):
     """There is no such job."""
+
+
+class UnknownUpstream(InvalidRequest, code="unknown_upstream"):
+    """There is no such job to wait for."""
 
 
 class UnknownArtifact(RequestError, code="unknown_artifact"):
@@ -343,9 +341,7 @@ class FetchFailed(ServiceError, code="fetch_failed"):
 
 
 class Unreached(FetchFailed):
-    """The media could not be fetched."""
-
-    #: Its `detail` has the cause, which only hosts that the operator allowed may reveal.
+    """The media could not be fetched."""  # `detail` has the cause, which only allowed hosts may reveal
 
 
 class OutOfMemory(ServiceError, code="out_of_memory"):
@@ -415,6 +411,10 @@ class WorkerLost(ServiceError, code="worker_lost", retryable=False):
 
 class QueueExpired(ServiceError, code="queue_expired", retryable=False):
     """The job waited longer than its queue TTL."""
+
+
+class UpstreamFailed(ServiceError, code="upstream_failed", retryable=False):
+    """A job that this one waited for did not succeed."""
 
 
 class ConfigError(PenstockError, code="config_error"):

@@ -2,7 +2,7 @@
 
 Every document in Redis and in the object store has a `version`: the oldest format that can act on it. A release
 
-- writes format `WRITES`;
+- writes format `WRITES`, and `CHAINED` for a job that an older one must not run;
 - reads formats up to `READS`, one above, and carries fields that it does not know unchanged;
 - runs jobs, and sends webhooks, of formats up to `RUNS`; it leaves others as they are, for a newer process;
 - refuses anything above `READS` by name (`RecordTooNew`) and changes nothing of it.
@@ -20,12 +20,14 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-#: Format of the documents that this release writes.
+#: Format of the documents that this release writes, but for jobs that wait for others.
 WRITES = 1
+#: Format of a job that waits for others: an older worker would run it at once.
+CHAINED = 2
 #: Newest format of the jobs that this release runs, and of the webhooks that it sends.
-RUNS = 1
+RUNS = 2
 #: Newest format that this release reads.
-READS = 2
+READS = 3
 #: Attribute with the unknown part of a document, and with its version: no document has fields of these names.
 OWN = frozenset({"extra", "version"})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -247,6 +246,8 @@ class Submission:
     facade: Mapping[str, Any] = field(default_factory=dict)
     #: Dropped object of the job, in the format of `storage.drop_events`, for notifying the keeper of the job's end.
     drop: str | None = None
+    #: Ids of the job's upstreams: it waits until they have succeeded.
+    after: tuple[str, ...] = ()
     #: Bytes of the media that the job names; None without media, and where the size of one is not known. The record
     #: has it, the stored request does not: a job that is created again from its request has none.
     media_bytes: int | None = field(default=None, compare=False)
@@ -346,6 +347,10 @@ class Job:
     parts: Parts | None = None
     #: Public state of a job whose state is OTHER; None for any other job.
     shown: Status | None = None
+    #: Number of upstreams in the longest chain up to the job.
+    depth: int = 0
+    #: Ids of the jobs that name this one in `after`; only of a job that was read alone.
+    followers: tuple[str, ...] = ()
     #: Revision; it increases with every change of the record.
     revision: int = 0
     #: Position among the tenant's own jobs in the queue, 1 = next; None unless queued.
@@ -405,6 +410,8 @@ class Claim:
     durable: bool = False
     #: True if Redis has started anew since the jobs were compared with the object store: the job may have ended before.
     may_be_old: bool = False
+    #: Artifacts of the job's upstreams, by the id of the upstream.
+    upstreams: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
 
     @property
     def log_ids(self) -> dict[str, str]:
@@ -440,11 +447,3 @@ class JobEvent:
     type: str
     at_s: float
     data: Mapping[str, Any]
-
-
-_REFERENCE = re.compile(r"(media|s3|https?)://")
-
-
-def is_reference(text: str) -> bool:
-    """Return True if a text is a reference to media that the service fetches itself, and not a local file."""
-    return _REFERENCE.match(text) is not None

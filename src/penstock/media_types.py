@@ -22,6 +22,14 @@ def essence(media_type: str) -> str:
     return media_type.partition(";")[0].strip().lower()
 
 
+_REFERENCE = re.compile(r"(media|s3|https?|job)://")
+
+
+def is_reference(text: str) -> bool:
+    """Return True if a text is a reference to media that the service fetches itself, and not a local file."""
+    return _REFERENCE.match(text) is not None
+
+
 #: Key of the JSON Schema of a media field: the name of the field for the files that lie beside a local file.
 BESIDE = "x-beside"
 

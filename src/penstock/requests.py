@@ -11,11 +11,14 @@ from penstock.jobs import Priority, Webhook
 from penstock.models import MAX_NAME_CHARS
 
 DAY_S = 86_400
+#: Jobs that a job may wait for.
+MAX_UPSTREAMS = 20
 PRIORITIES = {"low": -1, "normal": 0, "high": 1}
 
 WebhookEvent = Literal[
     "job.queued", "job.started", "job.progress", "job.succeeded", "job.failed", "job.canceled", "job.expired"
 ]
+JobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")]
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 
@@ -46,6 +49,11 @@ class JobRequest(Incoming):
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=50)] = Field(default_factory=dict)
     #: Receiver of the job's events.
     webhook: WebhookRequest | None = None
+    after: Annotated[list[JobId], Field(max_length=MAX_UPSTREAMS)] = Field(
+        default_factory=list,
+        description="Ids of jobs of yours that must succeed first. A job waits for the jobs whose artifacts its input "
+        "names (`job://ID/NAME`) as well. It ends with `upstream_failed` where one does not succeed.",
+    )
     #: Priority over other jobs of the queue.
     priority: Priority = "normal"
     queue_ttl: Annotated[float, Field(gt=0, le=30 * DAY_S)] | None = Field(

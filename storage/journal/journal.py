@@ -15,7 +15,7 @@ results: `Journal` performs them in threads (worker, keeper), `AsyncJournal` for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -33,6 +33,7 @@ from penstock.errors import (
     RedisUnavailable,
     StateConflict,
     UnknownJob,
+    UnknownUpstream,
 )
 from penstock.jobs import TERMINAL, Claim, Job, JobKey, State, Submission
 from penstock.storage.deadline import request_deadline
@@ -40,7 +41,7 @@ from penstock.storage.journal import manifests
 from penstock.storage.journal.manifests import Manifest, StoredOutcome
 from penstock.storage.journal.outputs import read_output
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis import queues, records
+from penstock.storage.redis import chains, queues, records
 from penstock.storage.redis.fields import us
 from penstock.storage.redis.records import AsyncJobStore, Command, Outcome, QueueLimits, Reply, Runs, Submitted, Swept
 
@@ -74,14 +75,19 @@ def submit(submission: Submission, limits: QueueLimits) -> Flow[Submitted]:
     A submit also finishes the reservation of an interrupted submit.
     """
     for _ in range(_TRIES):
-        done = yield from _redis(records.submit(submission, limits))
+        try:
+            done = yield from _redis(records.submit(submission, limits))
+        except UnknownUpstream:  # Redis may have lost it
+            if (yield from _missing(submission.key.tenant, submission.after)):
+                raise
+            continue
         if done.job.state is not State.RESERVED:
             return done
         try:
             return (yield from _put_request(submission, limits, done))
         except UnknownJob:
             continue  # the object store was so slow that the keeper forgot the reservation
-    raise RedisUnavailable("the object store is too slow: the reservation of the job was forgotten", retry_after_s=2)
+    raise RedisUnavailable("the job store lost the job's reservation or its upstreams: try again", retry_after_s=2)
 
 
 def retry(key: JobKey, new: JobKey, limits: QueueLimits) -> Flow[Submitted]:
@@ -163,7 +169,7 @@ def whole(job: Job) -> Flow[Job]:
 
 
 def sweep() -> Flow[Swept]:
-    """Run `records.sweep`, and end the durable jobs that it proposes, at most `PROPOSALS`."""
+    """Run `records.sweep`, end the durable jobs that it proposes, at most `PROPOSALS`, and look for lost upstreams."""
     swept = yield from _redis(records.sweep(proposals=PROPOSALS))
     for key, proposal in swept.proposals:
         try:
@@ -174,7 +180,21 @@ def sweep() -> Flow[Swept]:
             log.warning("record.skipped", detail=error.detail)
             continue
         yield from _forget_checkpoints(key, stored.state, stored.fence)
+    for key, lacking in swept.unsure:
+        with suppress(RecordTooNew):  # a newer keeper judges it
+            yield from _redis(chains.follow(key, (yield from _missing(key.tenant, lacking))))
     return swept
+
+
+def _missing(tenant: str, names: Sequence[str]) -> Flow[list[str]]:
+    """Return the jobs that neither store has. Those that only Redis lacks are created again."""
+    missing = []
+    for name in names:
+        try:
+            yield from read(JobKey(tenant, name))
+        except (UnknownJob, JobGone):
+            missing.append(name)
+    return missing
 
 
 def adopt(key: JobKey) -> Flow[Job | None]:
@@ -345,7 +365,8 @@ def _finish_stop(key: JobKey, reply: Reply[Job]) -> Flow[Job]:
 
 
 def _put_request(submission: Submission, limits: QueueLimits, done: Submitted) -> Flow[Submitted]:
-    manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes)
+    chain = {"after": " ".join(submission.after), "depth": str(done.job.depth)} if submission.after else {}
+    manifest = Manifest(submission, us(done.job.created_s), limits.retention_s, limits.max_crashes, chain)
     yield from _objects(lambda objects: manifests.mark(objects, submission.key))
     try:
         yield from _objects(lambda objects: manifests.put_manifest(objects, manifest))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import ObjectExists, ObjectNotFound
 from penstock.formats import WRITES
@@ -42,7 +42,7 @@ class Manifest:
     created_us: int
     retention_s: float
     max_crashes: int
-    #: Fields of newer formats for the job's record.
+    #: Fields of newer formats for the job's record, and of a chain: `after` and `depth`.
     record: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -63,8 +63,10 @@ class Manifest:
         """Return the manifest of an object's bytes; `RecordTooNew` for one that this release cannot read."""
         found = json.loads(data)
         version = readable_version(f"the manifest of job {found.get('submission', {}).get('key', {}).get('id')}", found)
+        record = found.get("record", {})
         submission = submission_of(found["submission"], version=version)
-        return cls(submission, found["created_us"], found["retention_s"], found["max_crashes"], found.get("record", {}))
+        submission = replace(submission, after=tuple(record.get("after", "").split()))
+        return cls(submission, found["created_us"], found["retention_s"], found["max_crashes"], record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ from penstock.jobs import JobKey, Submission, Webhook
 MICRO = 1_000_000
 
 
+#: Fields of a submission that stand beside it, in the record: the release before rejects new fields inside.
+_BESIDE = {"media_bytes", "after"}
 #: Fields of a stored submission, in the order in which they are written.
-_NAMES = {each.name: each for each in fields_of(Submission) if each.name not in formats.OWN | {"media_bytes"}}
+_NAMES = {each.name: each for each in fields_of(Submission) if each.name not in formats.OWN | _BESIDE}
 _values = attrgetter(*_NAMES)
 #: Fields of its key and of its webhook.
 _KEY, _HOOK = ({each.name for each in fields_of(cls)} for cls in (JobKey, Webhook))

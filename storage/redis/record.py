@@ -114,13 +114,13 @@ class Record:
     max_crashes: int = _stored(_NUMBER, "submit split", "Lost leases after which the job fails.")
 
     state: State = _stored(
-        Codec(State.read, str), "submit confirm claim complete common split", "State of the state machine."
+        Codec(State.read, str), "submit confirm claim complete common split chain", "State of the state machine."
     )
     shown: Status | None = _stored(
         Codec(Status, str), "", "Public state beside a state that a later format adds: older releases show it.", None
     )
     phase: Phase = _stored(
-        Codec(Phase.read, str), "submit claim heartbeat complete common split", "Step of the attempt."
+        Codec(Phase.read, str), "submit claim heartbeat complete common split chain", "Step of the attempt."
     )
     revision: int = _stored(_NUMBER, "common", "Number of changes of the record.")
     rank: int = _stored(
@@ -132,6 +132,10 @@ class Record:
         _NUMBER, "claim complete common split", "Time at which a delayed job is tried again.", None
     )
     completed_us: int | None = _stored(_NUMBER, "common", "Time of the job's end.", None)
+    after: str = _stored(_TEXT, "submit", "Ids of the job's upstreams, with spaces between them (chain.lua).", "")
+    depth: int = _stored(_NUMBER, "submit", "Number of upstreams in the longest chain up to the job.", 0)
+    chained: bool = _stored(_FLAG, "chain", "The job waits for its upstreams.", False)
+    doomed: str = _stored(_TEXT, "chain", "Of a waiting job: an upstream that did not succeed, and its state.", "")
     cancel: bool = _stored(_FLAG, "cancel expire common note", "A user asked for the job's end.", False)
 
     attempt: int = _stored(_NUMBER, "submit claim split", "Number of the latest attempt; 0 before the first.")
@@ -152,7 +156,7 @@ class Record:
     done: int = _stored(_NUMBER, "claim complete common", "Units done, as shown: never decreases.", 0)
     total: int | None = _stored(_NUMBER, "claim common", "Units of the whole job.", None)
     unit: str = _stored(_TEXT, "claim common", "Name of the unit.", "prompts")
-    message: str = _stored(_TEXT, "claim common heartbeat", "Reason for which the job waits.", "")
+    message: str = _stored(_TEXT, "claim common heartbeat chain", "Reason for which the job waits.", "")
     own_done: int = _stored(_NUMBER, "claim common", "Units that the attempt itself has done.", 0)
     past_done: int = _stored(_NUMBER, "claim", "`done` when the attempt began.", 0)
     past_total: int | None = _stored(_NUMBER, "claim", "`total` when the attempt began.", None)
@@ -210,9 +214,10 @@ class Record:
         version = readable_version(f"job {stored.get('id')}", stored)
         rows = TABLE
         found = cls(**{name: rows[name].codec.read(text) for name, text in stored.items() if text and name in rows})
-        if version == found.submission.version and found.media_bytes is None:
+        if version == found.submission.version and found.media_bytes is None and not found.after:
             return found
-        submission = replace(found.submission, version=version, media_bytes=found.media_bytes)
+        after = tuple(found.after.split())
+        submission = replace(found.submission, version=version, media_bytes=found.media_bytes, after=after)
         return replace(found, submission=submission)
 
     @property
@@ -309,6 +314,7 @@ def job_of(flat: Sequence[str]) -> Job:
         attempts=record.course,
         parts=Parts(record.parts, record.parts_ended or 0) if record.parts else None,
         shown=record.public,
+        depth=record.depth,
         revision=record.revision,
     )
 
@@ -331,6 +337,7 @@ def claim_of(row: Mapping[str, Any]) -> Claim:
         more=row["more"],
         durable=row["durable"],
         may_be_old=row["may_be_old"],
+        upstreams={name: _ARTIFACTS.read(text) for name, text in (row.get("upstreams") or {}).items()},
     )
 
 

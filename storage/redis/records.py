@@ -7,33 +7,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as fields_of
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from penstock import formats
 from penstock.config import Settings
 from penstock.errors import (
-    BatchClosed,
-    DeviceQuotaExceeded,
     ErrorReport,
     ExecutionTimeout,
     IdempotencyMismatch,
     JobGone,
-    QueueDraining,
     QueueExpired,
-    QueueFull,
     StateConflict,
-    StorageQuotaExceeded,
-    TooManyJobs,
     UnknownJob,
+    UpstreamFailed,
     WorkerLost,
 )
 from penstock.jobs import Artifact, Claim, Delivery, Job, JobEvent, JobKey, Phase, Progress, State, Submission, Usage
 from penstock.storage.redis.fetch_hosts import NOT_FULL, Full, hosts_in
 from penstock.storage.redis.fields import MICRO, dump, fields, submission_to_json, us
 from penstock.storage.redis.record import TABLE, claim_of, encoded, job_of, phases_text
+from penstock.storage.redis.refusals import refusal
 from penstock.storage.redis.scripts import Arg, AsyncJobStore, Command, JobStore, Runs, query
 from penstock.storage.redis.views import view_of
 
@@ -59,8 +56,6 @@ LOOK_S = 60.0
 _FIELDS = " ".join(sorted(TABLE))
 #: Names of the counts in a `Usage`.
 _COUNTS = tuple(each.name for each in fields_of(Usage) if each.name != "device_s")
-#: Longest `Retry-After` in seconds.
-MAX_PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +84,9 @@ class QueueLimits:
     durable: bool = False
     #: `max_tenant_jobs` of tenants with a limit of their own.
     tenant_jobs: Mapping[str, int] = field(default_factory=dict)
+    #: Most jobs that may follow one, and upstreams in the longest chain up to a job.
+    max_followers: int = 100
+    max_chain_depth: int = 10
     #: Seconds of devices a day and bytes kept, of all tenants and of those with quotas of their own.
     quotas: Quotas = Quotas()
     tenant_quotas: Mapping[str, Quotas] = field(default_factory=dict)
@@ -101,6 +99,8 @@ class QueueLimits:
             max_tenant_jobs=settings.max_tenant_jobs,
             retention_s=settings.retention_s,
             max_crashes=settings.max_crashes,
+            max_followers=settings.max_followers,
+            max_chain_depth=settings.max_chain_depth,
             durable=settings.durability == "manifest",
             tenant_jobs={tenant: settings.max_jobs(tenant) for tenant in settings.tenants},
             quotas=Quotas(settings.max_tenant_device_s_per_day, settings.max_tenant_kept_bytes),
@@ -148,9 +148,14 @@ class Swept:
     timed_out: int = 0
     due: int = 0
     expired: int = 0
+    #: Jobs whose upstreams have succeeded, and jobs that end because an upstream did not.
+    released: int = 0
+    upstream_failed: int = 0
     #: The queues into which jobs came back.
     queues: tuple[str, ...] = ()
     proposals: tuple[tuple[JobKey, str], ...] = ()
+    #: Jobs that wait, with the ids of the upstreams that Redis does not have.
+    unsure: tuple[tuple[JobKey, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,8 @@ def submit(
 
     A durable job is RESERVED until `confirm`. `carried` are fields of a newer format from its manifest. Raises
     `IdempotencyMismatch`, `JobGone`, `TooManyJobs`, `DeviceQuotaExceeded`, `StorageQuotaExceeded`, `QueueFull`,
-    `QueueDraining` or, for a member of a batch, `BatchClosed`: then nothing was written.
+    `QueueDraining`, for a member of a batch `BatchClosed`, for a job with upstreams `UnknownUpstream` or
+    `InvalidRequest`: then nothing was written.
     """
     key = submission.key
     record = encoded(
@@ -193,11 +199,13 @@ def submit(
         execution_us=us(submission.execution_timeout_s), retention_us=us(limits.retention_s),
         max_attempts=submission.max_attempts, max_crashes=limits.max_crashes, phase=Phase.WAITING, attempt=0, crashes=0,
         fence=0, delivery=Delivery.NONE, media_bytes=submission.media_bytes, fetch_hosts=hosts_in(submission.input),
+        after=" ".join(submission.after), depth=carried.get("depth"),
     )  # fmt: skip
     args: dict[str, Arg] = {
         **names_of(key), "record": {**_unknown(carried), **record},
         "priority_us": us(submission.priority * PRIORITY_HEAD_START_S),
         "max_tenant_jobs": limits.jobs_of(key.tenant), "max_queued": limits.max_queued,
+        "max_followers": limits.max_followers, "max_chain_depth": limits.max_chain_depth,
         **limits.quotas_of(key.tenant).args,
     }  # fmt: skip
     return Command("submit", args, lambda reply: _submitted(submission, reply))
@@ -292,9 +300,9 @@ def release(claim: Claim, phases: PhaseStarts = ()) -> Command[Reply[str]]:
 def cancel(key: JobKey, *, delete: bool = False) -> Command[Reply[Job]]:
     """Request a job's end and return its record; a terminal job comes back unchanged.
 
-    With `delete` the job is purged at its end.
+    With `delete` the job is purged at its end; `StateConflict` for one that has ended and is kept for live followers.
     """
-    return Command("cancel", {**names_of(key), "delete": delete}, _canceled)
+    return Command("cancel", {**names_of(key), "delete": delete}, partial(_canceled, delete=delete))
 
 
 def expire(key: JobKey) -> Command[Reply[Job]]:
@@ -321,6 +329,7 @@ def sweep(*, proposals: int = 0) -> Command[Swept]:
     causes = {"lost_error": WorkerLost(), "timeout_error": ExecutionTimeout(), "expired_error": QueueExpired()}
     args: dict[str, Arg] = {"limit": SWEEP_LIMIT, "max_proposals": proposals, "look_us": us(LOOK_S)}
     args |= {name: encoded(error=cause.report())["error"] for name, cause in causes.items()}
+    args["upstream_error"] = encoded(error=UpstreamFailed("job %s, for which this one waited, %s").report())["error"]
     return Command("sweep", args, _swept)
 
 
@@ -362,56 +371,33 @@ def held_by(claim: Claim) -> dict[str, Arg]:
 def _submitted(submission: Submission, reply: list[Any]) -> Submitted:
     match reply[0]:
         case "reserved":
-            created_s = int(reply[1]) / MICRO
-            return Submitted(Job(submission, State.RESERVED, created_s, revision=1), created=True)
+            created_s, depth = int(reply[1]) / MICRO, int(reply[2])
+            return Submitted(Job(submission, State.RESERVED, created_s, depth=depth, revision=1), created=True)
         case "created" | "exists" as how:
             return Submitted(view_of(*reply[1]), created=how == "created")
         case "mismatch":
             raise IdempotencyMismatch(f"job {submission.key.id} was created before, by a request with another body")
-        case "gone":
-            raise JobGone(f"job {submission.key.id} has ended, and was purged at a request or after its retention")
-        case "closed":
-            raise BatchClosed
-        case "draining":
-            raise QueueDraining(f"queue {submission.queue} is draining and accepts no new jobs")
-        case "tenant":
-            # The next of the tenant's own jobs that ends makes room.
-            raise TooManyJobs(f"{reply[1]} jobs are waiting or running", retry_after_s=_patience_s(1, *reply[2:]))
-        case "device":
-            raise _device_quota_exceeded(int(reply[1]), int(reply[2]))
-        case "kept":
-            raise StorageQuotaExceeded(
-                f"the tenant keeps {reply[1]} bytes: delete jobs or batches; uploads go with time"
-            )
         case _:
-            patience_s = _patience_s(int(reply[1]), *reply[2:])
-            raise QueueFull(f"{reply[1]} jobs are waiting in queue {submission.queue}", retry_after_s=patience_s)
-
-
-def _device_quota_exceeded(used_us: int, left_us: int) -> DeviceQuotaExceeded:
-    """Return the error of a tenant whose device time of today is used; it ends with the day."""
-    detail = f"the jobs that ended today used {used_us / MICRO:.1f} device seconds; the day ends at midnight UTC"
-    return DeviceQuotaExceeded(detail, retry_after_s=max(1.0, left_us / MICRO))
-
-
-def _patience_s(jobs: int, speed_us: str | None, slots: int) -> float:
-    """Return the seconds of so many jobs at the recent speed (one second each if it is unknown)."""
-    return min(MAX_PATIENCE_S, max(1.0, jobs * int(speed_us or MICRO) / MICRO / max(1, slots)))
+            raise refusal(submission, reply)
 
 
 def _replied(reply: list[Any]) -> Reply[str]:
     return Reply(str(reply[0]), reply[1])
 
 
-def _canceled(reply: Any) -> Reply[Job]:
-    record, proposal, *must_be_stored = known(reply)
-    return Reply(job_of(record), proposal, must_be_stored=must_be_stored == [1])
+def _canceled(reply: Any, *, delete: bool = False) -> Reply[Job]:
+    record, proposal, *flags = known(reply)
+    must_be_stored, followed = flags or (0, 0)
+    if delete and followed:
+        raise StateConflict("jobs that have not ended wait for this one: its files are kept until they have")
+    return Reply(job_of(record), proposal, must_be_stored=must_be_stored == 1)
 
 
 def _swept(reply: list[Any]) -> Swept:
-    (requeued, poisoned, canceled, timed_out, due, expired), rows, names = reply
+    counts, rows, names, lacking = reply
     proposals = tuple((JobKey.parse(name), proposal) for name, proposal in rows)
-    return Swept(requeued, poisoned, canceled, timed_out, due, expired, tuple(names), proposals)
+    unsure = tuple((JobKey.parse(name), tuple(ids)) for name, ids in lacking)
+    return replace(Swept(*counts), queues=tuple(names), proposals=proposals, unsure=unsure)
 
 
 def keys_of(names: Iterable[str]) -> tuple[JobKey, ...]:

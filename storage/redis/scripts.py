@@ -90,7 +90,9 @@ class Runs(Protocol):
 def _files(name: str) -> tuple[tuple[str, str], ...]:
     """Return the files of a script with their texts, in the order in which Redis gets them."""
     folder = files("penstock.storage.redis") / "lua"
-    return tuple((file, (folder / file).read_text()) for file in ("common.lua", "outbox.lua", f"{name}.lua"))
+    return tuple(
+        (file, (folder / file).read_text()) for file in ("common.lua", "chain.lua", "outbox.lua", f"{name}.lua")
+    )
 
 
 @cache

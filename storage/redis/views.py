@@ -58,12 +58,15 @@ def view_of(
     places: tuple[int, int | None] | None,
     pace: Sequence[Any],
     problem: str | Sequence[str] | None,
+    followers: Sequence[str] = (),
 ) -> Job:
     """Return the job that the scripts' `view` replies."""
     job = job_of(flat)
     position, own = (None, None) if places is None else (None if place is None else place + 1 for place in places)
     left_s = eta_s(job, int(now_us) / MICRO, position, pace_of(pace))
-    return replace(job, queue_position=own, eta_s=left_s, model_problem=_model_problem(problem))
+    return replace(
+        job, queue_position=own, eta_s=left_s, model_problem=_model_problem(problem), followers=tuple(followers)
+    )
 
 
 def _model_problem(found: str | Sequence[str] | None) -> str | None:

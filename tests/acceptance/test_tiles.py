@@ -24,7 +24,7 @@ from penstock.storage.signing import SignedLink, sign_link
 from tests.support.browser import UI, chromium, serious, tab, visit
 from tests.support.ceph import Ceph
 from tests.support.stack import free_port
-from tests.support.tile_service import SECRET, TileService, drawing, picture, plain_env, tile_at, tile_service
+from tests.support.tile_service import SECRET, TileService, beside, picture, plain_env, tile_at, tile_service
 
 LEAFLET = UI / "node_modules" / "leaflet" / "dist"
 COLOURS = {0: (10, 20, 30, 255), 1: (200, 0, 0, 255), 2: (0, 180, 40, 255)}
@@ -188,7 +188,7 @@ def test_rasters_in_a_bucket_are_read_by_ranges(ceph: Ceph, tmp_path: Path) -> N
 
 def test_without_the_api_a_link_is_answered_later() -> None:
     port = free_port()
-    with drawing(f"http://127.0.0.1:{free_port()}", port):
+    with beside("tiles", f"http://127.0.0.1:{free_port()}", port):
         answer = httpx2.get(f"http://127.0.0.1:{port}/acme/1/artifact/classes.tif/0/0/0.png?expires=1&signature=1")
         assert (answer.status_code, answer.json()["code"]) == (503, "service_error")
         assert int(answer.headers["retry-after"]) > 0

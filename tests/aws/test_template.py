@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
 import pytest
 
+from penstock.api_keys import KeyRecord
+from penstock.storage.journal.api_keys import put_key
 from tests.aws.deployment import EVERYTHING, REQUIRED, TEMPLATE, Deployment, deployed, skipped, template
 from tests.aws.permissions import REASONS, faults, statements
 
@@ -218,6 +221,38 @@ def test_a_busy_gpu_instance_is_protected_and_the_pool_may_be_empty() -> None:
 def test_no_permission_is_wider_than_its_reason() -> None:
     assert faults(template()) == []
     assert {statement.get("Sid") for _, statement in statements(template())} >= set(REASONS), "a reason without use"
+
+
+def test_workers_cannot_touch_api_keys() -> None:
+    policy = template()["Resources"]["NoKeys"]["Properties"]
+    (statement,) = policy["PolicyDocument"]["Statement"]
+    assert policy["Roles"] == [{"Ref": "WorkerRole"}]
+    assert (statement["Effect"], statement["Action"]) == ("Deny", "s3:*")
+    objects = MemoryKeys()
+    put_key(objects, KeyRecord("k1", "tenant", "name", ("read",), 0.0, None, "digest", "mark"))  # type: ignore[arg-type]
+    (key,) = objects.keys
+    assert fnmatch(f"${{Objects.Arn}}/{key}", statement["Resource"]["Fn::Sub"].replace("[", "[[]"))
+
+
+class MemoryKeys:
+    """Notes the keys of the objects that are put."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def put_bytes(self, key: str, *_: object, **__: object) -> None:
+        self.keys.append(key)
+
+
+def test_replaced_and_deleted_objects_can_be_had_back_for_a_week() -> None:
+    """cfn-lint knows the properties; moto's CloudFormation leaves them out."""
+    bucket = template()["Resources"]["Objects"]["Properties"]
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+    (rule,) = [each for each in bucket["LifecycleConfiguration"]["Rules"] if "NoncurrentVersionExpiration" in each]
+    assert rule["Status"] == "Enabled"
+    assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 7}
+    page = (TEMPLATE.parents[2] / "docs" / "howto" / "aws.md").read_text()
+    assert "for 7 days" in page
 
 
 def _first(role: str, found: dict[str, Any]) -> dict[str, Any]:

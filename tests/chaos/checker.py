@@ -13,15 +13,16 @@ from tests.chaos.history import TERMINAL, History, Leftovers, Received
 PATIENCE_S = 5.0
 #: Keys that may be left in Redis when every job is over. Everything else is a leak.
 _KEPT = re.compile(
-    r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries)?|delivery:[^:]+|jobs|gone:[^:]+|usage:\d+|kept"
+    r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries|:followers)?|delivery:[^:]+|jobs|gone:[^:]+|usage:\d+|kept"
     r"|sending|answered|receiver:.+:(busy|health))"
     r"|queue:[^:]+:(speed|growth|workers|seen|starting|pool|dead|done:\d+|done_us|listening)|queues|finished|keeper|alive|run(:(reads|modes))?|recovering|tidied|claim:.+|bell:.+"
-    r"|catalogue(:(ranks|left|living|notes))?|publishers|published:.+|workers(:seen|:starts|:more:.+|:lines:.+)?|counts:(ended|tries|phases|used)|usage:days)"
+    r"|catalogue(:(ranks|left|living|notes))?|publishers|published:.+|workers(:seen|:starts|:(more|lines|at):.+)?|counts:(ended|tries|phases|used|lost|retried|workers)|usage:days"
+    r"|swept)"
 )
 _CELERY = re.compile(r"_kombu\.binding.*|unacked|unacked_index|unacked_mutex|penstock\.[^:]+")
 #: These must end by themselves.
 _FLEETING = re.compile(
-    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|answered|receiver:.+)|keeper|recovering|tidied|workers:(more|lines):.+"
+    r"penstock:(claim:.+|tenant:[^:]+:(gone:.+|sending|answered|receiver:.+)|keeper|recovering|tidied|workers:(more|lines|at):.+"
     r"|queue:[^:]+:(pool|done(:\d+|_us)))"
 )
 _OBJECT = re.compile(r"tenants/(?P<tenant>[^/]+)/jobs/(?P<id>[^/]+)/(?P<rest>.+)")

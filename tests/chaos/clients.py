@@ -26,6 +26,8 @@ JOBS_A_SECOND = 4000
 def submission(wanted: Wanted) -> dict[str, Any]:
     """Return the body of a job's submission."""
     body: dict[str, Any] = {"model": wanted.model, "input": dict(wanted.input), "priority": wanted.priority}
+    if wanted.after:
+        body["after"] = list(wanted.after)
     if wanted.webhook is not None:
         body["webhook"] = {"url": wanted.webhook}
     return body

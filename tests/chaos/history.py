@@ -22,6 +22,8 @@ class Wanted:
     webhook: str | None = None
     priority: str = "normal"
     model: str = "chaos"
+    #: Ids of jobs that must succeed first.
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

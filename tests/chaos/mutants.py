@@ -134,6 +134,20 @@ MUTANTS = (
         "progress.cursor_s",
         (_chaos("test_catalogues", "subscriptions"),),
     ),
+    Mutant(
+        "followers do not wait",
+        "storage/redis/lua/chain.lua",
+        "elseif state ~= 'succeeded' then",
+        "elseif false then",
+        (_chaos("test_chains", "chains"),),
+    ),
+    Mutant(
+        "the end of a job judges no follower",
+        "storage/redis/lua/chain.lua",
+        "if follower then judge_again(follower, now) end",
+        "",
+        (_chaos("test_chains", "chains"),),
+    ),
 )
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tests.chaos.arena import Summary
 from tests.chaos.on_catalogues import subscriptions
+from tests.chaos.on_chains import chains
 from tests.chaos.on_fleet import comings_and_goings
 from tests.chaos.on_functions import model_processes
 from tests.chaos.on_parts import split_scenes
@@ -24,7 +25,7 @@ SCENARIOS: Mapping[str, Callable[[Run], Summary]] = MappingProxyType(
             worker_kills, valkey_kills, valkey_hangs, failovers, bad_network, zombies, cancels, poison, one_key, flood,
             s3_trouble, store_away, bad_receivers, flushall, rolling_restarts, disk_full, redis_full,
             comings_and_goings, split_scenes, slow_servers, model_processes,
-            subscriptions,
+            subscriptions, chains,
         )
     }
 )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 from tests.chaos import (
     on_catalogues,
+    on_chains,
     on_fleet,
     on_functions,
     on_parts,
@@ -131,6 +132,7 @@ def test_each_violation_is_named(spoil: Callable[[Bad], object], words: str) -> 
 
 def test_every_scenario_is_run_by_a_test_of_its_module() -> None:
     modules = (
-        on_catalogues, on_fleet, on_functions, on_parts, on_processes, on_stops, on_redis, on_surroundings, on_web,
+        on_catalogues, on_chains, on_fleet, on_functions, on_parts, on_processes, on_stops, on_redis, on_surroundings,
+        on_web,
     )  # fmt: skip
     assert {name for module in modules for name in scenarios_of(module)} == set(SCENARIOS)

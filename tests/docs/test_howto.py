@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
 
 import pytest
+import shapely
 from PIL import Image
 
 from penstock.client import Client, PenstockAPIError
 from penstock.config import Settings
 from penstock.object_events import read_message
-from penstock.processors.geo.read.gdal import rasterio
+from penstock.processors.geo.read.gdal import pyogrio, rasterio
 from penstock.storage.sqs import open_queue
 from tests.support.aws_emulators import emulating
 from tests.support.doc_pages import Block, Shell, blocks, digest, end_receiver
 from tests.support.hub import minilm, needs_stories
 from tests.support.polling import wait_for
+from tests.support.postgis import postgis
 from tests.support.stack import free_port, listens
 
 pytestmark = [pytest.mark.slow, pytest.mark.breadth, pytest.mark.timeout(900)]
@@ -272,6 +276,20 @@ def test_many_requests(shell: Shell) -> None:
     assert (mistake["custom_id"], mistake["status"]) == ("mistake", "invalid")
 
 
+def test_chain_jobs(shell: Shell) -> None:
+    for block in blocks("chain-jobs.md"):
+        shell.take(block)
+
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        jobs = client.jobs().jobs
+        heads = {job.id: client.job(job.id) for job in jobs if job.model == "csmask"}
+        assert all(job.succeeded for job in jobs)
+        assert sorted(len(job.followers or ()) for job in heads.values()) == [2, 2]
+        counts = [job for job in jobs if job.model == "count"]
+        assert [sum(job.data.values()) for job in counts if job.data] == [128 * 128] * 4
+        assert all(set(job.after) & set(heads) for job in counts)
+
+
 @needs_stories
 def test_openai_client(shell: Shell) -> None:
     minilm()
@@ -323,20 +341,29 @@ def test_agents(shell: Shell) -> None:
     assert (job.model, job.succeeded, job.input["prompt"]) == ("stories", True, "Once upon a time")
 
 
-def test_maps_and_gis(shell: Shell) -> None:
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_maps_and_gis(shell: Shell, held: ExitStack) -> None:
     pytest.importorskip("rio_tiler", reason="needs rio-tiler: pip install '.[tiles]'")
-    port = free_port()
+    port, second, database = free_port(), free_port(), held.enter_context(postgis())
+    shell.env["DATABASE"] = database.database
     try:
         for found in blocks("maps-and-gis.md"):
-            block = replace(found, code=found.code.replace("8085", str(port)))
-            if block.code.startswith("penstock tiles"):
-                command = f"{block.code.rstrip()} > tiles.log 2>&1 & echo $! > tiles.pid\n"
-                shell.take(Block("bash", "", command))
-                wait_for(lambda: listens(port), "the tiles did not listen", timeout_s=60)
+            block = replace(found, code=found.code.replace("8085", str(port)).replace("8086", str(second)))
+            if block.language == "sh":
+                name = block.code.split()[1]
+                at = {"tiles": port, "features": second}[name]
+                shell.take(Block("bash", "", f"{block.code.rstrip()} > {name}.log 2>&1 & echo $! > {name}.pid\n"))
+                wait_for(lambda at=at: listens(at), f"{name} did not listen", timeout_s=60)
             else:
                 shell.take(block)
     finally:
-        end_receiver(shell.folder, "tiles.pid")
+        for name in ("tiles", "features"):
+            end_receiver(shell.folder, f"{name}.pid")
 
     stats = json.loads((shell.folder / "result" / "stats.json").read_text())
     with Image.open(shell.folder / "map.png") as image:
@@ -344,6 +371,17 @@ def test_maps_and_gis(shell: Shell) -> None:
     legend = {tuple(bytes.fromhex(row["colour"][1:])) for row in stats["classes"] if row["pixels"]}
     assert len(shown) > 2
     assert shown <= legend
+    features = json.loads((shell.folder / "water.geojson").read_text())
+    assert 0 < features["numberReturned"] == len(features["features"]) <= 10
+    assert pyogrio.read_info(shell.folder / "water.gpkg")["features"] > 0
+    # Each class has as many polygons in the table as in the file, of the areas that shapely finds.
+    _, _, shapes, fields = pyogrio.raw.read(shell.folder / "result" / "polygons.fgb", columns=["name"])
+    names, areas = fields[0], shapely.area(shapely.from_wkb(shapes))
+    rows = database.rows("SELECT name, count(*), sum(ST_Area(geom)) FROM water_polygons GROUP BY name ORDER BY name")
+    assert [name for name, _, _ in rows] == sorted(set(names))
+    for name, count, area in rows:
+        assert int(count) == (names == name).sum() > 0
+        assert float(area) == pytest.approx(areas[names == name].sum(), rel=1e-12)
 
 
 def test_pooling(shell: Shell) -> None:

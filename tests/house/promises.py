@@ -11,6 +11,7 @@ PROCESSES, STOPS, REDIS, SURROUNDINGS, PARTS = (
 STATES = "tests/integration/test_state_machine.py"
 RECORDS = "tests/integration/test_records.py"
 JOURNAL = "tests/integration/test_journal.py"
+CHAINS = "tests/integration/test_chains.py"
 USAGE = "tests/integration/test_usage.py"
 ACCESS = "tests/integration/test_access.py"
 GUARD = "tests/integration/test_guarded_ways_in.py"
@@ -112,5 +113,11 @@ INVARIANTS: Mapping[int, tuple[str, ...]] = {
         f"{USAGE}::test_the_sums_survive_a_purge_that_ends_anywhere_and_the_loss_of_redis",
         f"{PROCESSES}[worker_kills]",
         f"{REDIS}[flushall]",
+    ),
+    17: (
+        f"{CHAINS}::TestOrder::test_a_follower_begins_after_its_upstream_has_succeeded",
+        f"{CHAINS}::TestFiles::test_an_upstream_is_kept_until_its_followers_have_ended",
+        f"{CHAINS}::test_no_order_of_crashes_and_losses_loses_doubles_or_reorders_a_job",
+        "tests/chaos/test_chains.py::test_no_job_is_lost_doubled_or_changed_under[chains]",
     ),
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -12,6 +14,7 @@ from penstock.errors import MediaChanged, MediaNotFound, MediaRefused, MediaTooL
 from penstock.intake.guard import GuardedClient
 from penstock.intake.local_media import LocalMedia
 from penstock.intake.media import fetch_media, upload_key
+from penstock.jobs import Artifact
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_store
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph
@@ -32,6 +35,7 @@ def fetch(
     tenant: str = "acme",
     limit_bytes: int = 100,
     memory_bytes: int = -1,
+    upstreams: Mapping[str, Sequence[Artifact]] = MappingProxyType({}),
 ) -> LocalMedia:
     return fetch_media(
         reference,
@@ -42,6 +46,7 @@ def fetch(
         guard=GuardedClient(settings),
         limit_bytes=limit_bytes,
         memory_bytes=memory_bytes,
+        upstreams=upstreams,
     )
 
 
@@ -55,6 +60,21 @@ def test_an_upload_lies_alone_under_a_name_of_ours(store: ObjectStore, tmp_path:
     assert list(first.path.parent.iterdir()) == [first.path]
     assert second.path.parent != first.path.parent
     assert {first.path.parent.parent, second.path.parent.parent} == {tmp_path / "spool"}
+
+
+def test_an_artifact_of_another_job_is_read_where_that_job_put_it(store: ObjectStore, tmp_path: Path) -> None:
+    job = "0195c0de-0000-7000-8000-00000000000a"
+    place = f"tenants/acme/jobs/{job}/attempts/7/mask.tif"
+    store.put_bytes(place, b"II*", content_type="image/tiff")
+    upstreams = {job: (Artifact("mask.tif", "image/tiff", 3, "ab", place),)}
+    found = fetch(f"job://{job.upper()}/mask.tif", tmp_path / "spool", store, Settings(), upstreams=upstreams)
+    assert (found.path.name, found.path.read_bytes()) == ("media.tif", b"II*")
+    with pytest.raises(MediaNotFound, match=r"has no artifact 'other.tif'; its artifacts are: mask.tif"):
+        fetch(f"job://{job}/other.tif", tmp_path / "spool", store, Settings(), upstreams=upstreams)
+    with pytest.raises(MediaNotFound, match="it has no artifacts"):
+        fetch(f"job://{job}/mask.tif", tmp_path / "spool", store, Settings())
+    with pytest.raises(MediaTooLarge):
+        fetch(f"job://{job}/mask.tif", tmp_path, store, Settings(), upstreams=upstreams, limit_bytes=2)
 
 
 def test_a_small_upload_stays_in_memory_until_its_file_is_needed(store: ObjectStore, tmp_path: Path) -> None:

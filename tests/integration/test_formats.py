@@ -19,7 +19,7 @@ from penstock.api_keys import Scope, admits, new_key, parse
 from penstock.batches import BatchEnd, BatchKey, BatchManifest, BatchStatus, Counts, Cursor
 from penstock.config import Settings
 from penstock.errors import RecordTooNew
-from penstock.formats import READS, RUNS, WRITES
+from penstock.formats import CHAINED, READS, RUNS, WRITES
 from penstock.jobs import Claim, Job, JobKey, Phase, Progress, State, Status, Submission, Usage, Webhook
 from penstock.processors.geo.tiling import strips
 from penstock.storage.journal import (
@@ -44,7 +44,7 @@ from tests.support.claims import claiming
 from tests.support.service import ECHO, Service
 from tests.support.webhook_receivers import ENDPOINT, a_key, an_endpoint
 
-NEXT, AFTER = WRITES + 1, READS + 1
+NEXT, AFTER = RUNS + 1, READS + 1
 DURABLE = replace(LIMITS, durable=True)
 KEY = JobKey("default", "a")
 #: A field of the next format, whose value a reader that decodes and encodes would change.
@@ -500,4 +500,4 @@ def test_a_document_of_today_is_written_as_before(store: JobStore) -> None:
     stored = json.loads(fields_of(store)["submission"])
     assert not {"version", "extra"} & stored.keys()
     assert "record" not in json.loads(manifests.Manifest(wanted, 1, 1, 1).to_bytes())
-    assert RUNS == WRITES == int(fields_of(store)["version"])
+    assert WRITES == int(fields_of(store)["version"]) < CHAINED == RUNS < READS

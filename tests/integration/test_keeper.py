@@ -24,6 +24,7 @@ from penstock.storage.redis.counts import counts
 from penstock.storage.redis.records import Outcome
 from penstock.workers.keeper.keeper import TIDY_EVERY_S, Duty, Keeper, sweep, top_up_hints
 from penstock.workers.keeper.purge import STEP_JOBS, purge, retire
+from penstock.workers.keeper.recovery import recover_if_lost
 from penstock.workers.keeper.retention import Leftovers, delete_leftovers, delete_leftovers_when_due
 from penstock.workers.keeper.webhooks import Deliverer
 from tests.support.claims import claim_one
@@ -101,6 +102,7 @@ def test_nothing_is_sent_to_a_private_address_that_is_not_allowed(bench: Bench) 
 
 def test_retention_deletes_the_objects_and_then_the_record(bench: Bench) -> None:
     key = ended_job(bench, "http://h/")
+    recover_if_lost(bench.store, bench.objects)
     assert bench.keys(key.prefix)
     retire(bench.store, bench.objects)
     assert bench.keys(key.prefix)
@@ -132,6 +134,7 @@ def over(bench: Bench, count: int) -> list[JobKey]:
 
 @pytest.mark.alone
 def test_the_keeper_purges_until_nothing_is_due_and_many_objects_at_once(bench: Bench, tmp_path: Path) -> None:
+    recover_if_lost(bench.store, bench.objects)
     keys = over(bench, STEP_JOBS + 20)
     assert bench.store.run(counts()).retention_lag_s > 1e9
     objects = CountingStore(tmp_path / "objects")

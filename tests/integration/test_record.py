@@ -17,7 +17,7 @@ from penstock.errors import ErrorReport, RecordTooNew
 from penstock.formats import READS, WRITES
 from penstock.jobs import Artifact, JobKey, Phase, Progress, State, Submission, Usage, Webhook
 from penstock.storage.journal import endpoints
-from penstock.storage.redis import deliveries, listing, parts, queues, record, records, streaming
+from penstock.storage.redis import chains, deliveries, listing, parts, queues, record, records, streaming
 from penstock.storage.redis.record import FAMILIES, TABLE, Record, encoded
 from penstock.storage.redis.records import JobStore, Outcome
 from tests.support.bare_store import LIMITS, claim, read, submission, submit, sweep_until
@@ -92,7 +92,7 @@ def full() -> Submission:
     return Submission(
         JobKey("default", "a"), model="m", queue="q", input={"a": [], "b": {}, "c": "http://h/"}, fingerprint="f",
         batch_id="b", metadata={"k": "v"}, drop='{"bucket":"b","key":"k"}', webhook=Webhook("http://nobody.invalid/"),
-        retry_of="z", media_bytes=7,
+        retry_of="z", media_bytes=7, after=("u",),
     )  # fmt: skip
 
 
@@ -112,8 +112,14 @@ def test_a_job_stores_every_field_of_the_table_and_no_other(store: JobStore) -> 
     store.run(endpoints.publish(endpoint.key, endpoint))
     # A batch refuses members before it is open; a job that was accepted before is let in.
     limits = records.QueueLimits(records.NO_LIMIT, records.NO_LIMIT, 3600, 3, durable=True)
-    created = store.run(records.submit(full(), limits)).job
+    created = store.run(records.submit(full(), limits, carried={"depth": "1"})).job
     store.run(records.confirm(created.key, round(created.created_s * 1e6)))
+    store.run(chains.follow(created.key, ["u"]))  # and the upstream is found after all
+    seen |= hashes(store)
+    store.client.hdel("penstock:tenant:default:job:a", "doomed")
+    submit(store, "u")
+    [upstream] = claim(store)
+    store.run(records.complete(upstream, Outcome(State.SUCCEEDED)))
     [held] = claim(store)
     store.run(records.heartbeat(held, Phase.INFERRING, Progress(1, 3, "tiles", "hot"), checkpoints=1))
     store.run(streaming.stream_text(held, "Hello", at=0))
@@ -157,7 +163,8 @@ def test_a_job_stores_every_field_of_the_table_and_no_other(store: JobStore) -> 
 def test_fields_are_read_as_they_were_written() -> None:
     artifact = Artifact("a", "a", "text/plain", 1, "0" * 64)
     values: dict[str, Any] = {
-        "submission": full(), "state": State.QUEUED, "phase": Phase.WAITING, "artifacts": (artifact,), "error": ERROR,
+        "submission": full(), "after": "u",
+        "state": State.QUEUED, "phase": Phase.WAITING, "artifacts": (artifact,), "error": ERROR,
         "data": {"a": [], "n": 12345678901234567890}, "metrics": {"a_ms": 1.5}, "cancel": True, "durable": False,
         "text": "wörld\x00\n", "total": None, "created_us": 1_700_000_000_123_456,
     }  # fmt: skip
@@ -183,7 +190,7 @@ class TestVersion:
     def test_a_newer_record_is_an_error_of_its_job_and_left_out_of_lists(self, store: JobStore) -> None:
         newer, other = submit(store, "a", webhook=Webhook("http://nobody.invalid/")), submit(store, "b")
         store.client.hset("penstock:tenant:default:job:a", "version", READS + 1)
-        with pytest.raises(RecordTooNew, match=r"job a has format 3.*update"):
+        with pytest.raises(RecordTooNew, match=rf"job a has format {READS + 1}.*update"):
             read(store, newer)
         with capture_logs() as logged:
             page = store.run(listing.list_jobs("default"))

@@ -88,23 +88,23 @@ def tile_service(data: Path, ceph: Ceph | None = None) -> Iterator[TileService]:
             "PENSTOCK_S3__ACCESS_KEY_ID": str(ceph.s3.access_key_id),
             "PENSTOCK_S3__SECRET_ACCESS_KEY": ceph.s3.secret_access_key.get_secret_value(),
         }
-    key, other = (_key(data, tenant, variables) for tenant in ("acme", "other"))
+    key, other = (tenant_key(data, tenant, variables) for tenant in ("acme", "other"))
     with (
         running(data, api_key=key, options=("--keys",), PENSTOCK_TILES_URL=url, **variables) as stack,
         making(data, tenant="acme", **store) as made,
-        drawing(stack.url, port),
+        beside("tiles", stack.url, port),
     ):
         yield TileService(stack, made, url, key, other)
 
 
 @contextmanager
-def drawing(service: str, port: int) -> Iterator[None]:
-    """Run `penstock tiles` for a service."""
-    command = [sys.executable, "-m", "penstock.cli", "tiles", "--http", f"127.0.0.1:{port}", "--url", service]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "GDAL_", "VRT_"))}
-    process = subprocess.Popen(command, env=env)
+def beside(command: str, service: str, port: int) -> Iterator[None]:
+    """Run `penstock tiles` or `penstock features` for a service."""
+    words = [sys.executable, "-m", "penstock.cli", command, "--http", f"127.0.0.1:{port}", "--url", service]
+    env = {name: value for name, value in plain_env().items() if not name.startswith("PENSTOCK_")}
+    process = subprocess.Popen(words, env=env)
     try:
-        wait_for(lambda: listens(port), "`penstock tiles` did not listen", timeout_s=60)
+        wait_for(lambda: listens(port), f"`penstock {command}` did not listen", timeout_s=60)
         yield
     finally:
         process.terminate()
@@ -136,7 +136,8 @@ def tile_at(lon: float, lat: float, z: int) -> tuple[int, int]:
     return int(x * 2**z), int(y * 2**z)
 
 
-def _key(data: Path, tenant: str, variables: Mapping[str, str]) -> str:
+def tenant_key(data: Path, tenant: str, variables: Mapping[str, str]) -> str:
+    """Return a new key of a tenant, before its service starts."""
     command = [sys.executable, "-m", "penstock.cli", "keys", "create", "--data", str(data), "--name", tenant]
     command += ["--tenant", tenant, "--scopes", "read,submit"]
     env = os.environ | variables

@@ -213,7 +213,7 @@ def report_newer(store: records.Runs) -> None:
 def _report(swept: records.Swept, hints: HintSender) -> None:
     for queue in swept.queues:
         hints.send(queue)
-    moved = {name: count for name, count in asdict(swept).items() if count and name not in ("queues", "proposals")}
+    moved = {name: count for name, count in asdict(swept).items() if count and isinstance(count, int)}
     if moved:
         log.info("keeper.swept", **moved)
 

@@ -9,7 +9,7 @@ import structlog
 from penstock.jobs import JobKey
 from penstock.storage.journal import batch_manifests, usage_ledger
 from penstock.storage.objects.base import ObjectStore
-from penstock.storage.redis import batches, records, upkeep
+from penstock.storage.redis import batches, chains, records, upkeep
 from penstock.storage.redis.usage import job_usage
 
 #: Jobs of one step: a keeper that stops waits for one step.
@@ -19,7 +19,12 @@ log = structlog.get_logger(__name__)
 
 
 def retire(store: records.Runs, objects: ObjectStore) -> bool:
-    """Delete jobs whose retention is over, at most `STEP_JOBS`; return True while more may be due."""
+    """Delete jobs whose retention is over, at most `STEP_JOBS`; return True while more may be due.
+
+    Nothing is deleted during a recovery, because Redis would not know all followers.
+    """
+    if not store.run(upkeep.alive()):
+        return False
     due = store.run(upkeep.retired(STEP_JOBS))
     if not due:
         return False
@@ -54,14 +59,17 @@ def retire_batches(store: records.Runs, objects: ObjectStore) -> bool:
 def purge(store: records.Runs, objects: ObjectStore, keys: Sequence[JobKey]) -> tuple[JobKey, ...]:
     """Delete the objects of jobs, then their records; return the jobs that have no record or have not ended.
 
-    Their usage is stored first, because it was only in their outcomes.
+    Jobs that live followers wait for, or whose files they read, are left too, and purged later. The usage of the others
+    is stored first, because it was only in their outcomes.
     """
+    followed = store.run(chains.followed(keys))
+    keys = [key for key in keys if key not in followed]
     jobs = store.run(job_usage(keys))
     steps = usage_ledger.delete_objects(objects, keys, jobs)
     left = tuple(key for some in _chunks(keys, upkeep.FORGOTTEN_AT_ONCE) for key in store.run(upkeep.purge(some)))
     for step in steps:
         store.run(usage_ledger.fold(step))
-    return left
+    return (*left, *followed)
 
 
 def _chunks(keys: Sequence[JobKey], size: int) -> list[Sequence[JobKey]]:

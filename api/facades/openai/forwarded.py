@@ -27,8 +27,8 @@ from penstock.api.facades.openai.requests import (
 )
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.intake.inline_media import is_inline
-from penstock.jobs import is_reference
 from penstock.json_body import validated
+from penstock.media_types import is_reference
 from penstock.models import CatalogueEntry
 from penstock.requests import JobRequest
 

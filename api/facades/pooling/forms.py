@@ -20,6 +20,7 @@ from penstock.errors import InputError, InvalidRequest, Issue, UnknownArtifact
 from penstock.intake.inline_media import is_inline
 from penstock.jobs import Artifact, Job
 from penstock.json_body import validated
+from penstock.media_types import is_reference
 from penstock.models import MAX_NAME_CHARS, CatalogueEntry, media_references
 from penstock.requests import JobRequest
 from penstock.storage.objects.base import DEFAULT_CONTENT_TYPE
@@ -140,7 +141,6 @@ def base64_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield base64.b64encode(rest)
 
 
-_ADDRESS = re.compile(r"(media|s3|https?)://")
 #: Function from an artifact's key to its bytes.
 Read = Callable[[str], Iterable[bytes]]
 
@@ -152,7 +152,7 @@ def plugin_job(entry: CatalogueEntry, data: Any) -> JobRequest:
         known = ", ".join(fields) or "none"
         raise InvalidRequest(errors=[Issue("/data", f"must be an object with the fields of {entry.name}: {known}")])
     given = {place.removeprefix("/"): text for place, text in media_references(entry.input_schema, data)}
-    files = {name: text for name, text in given.items() if name in data and not _ADDRESS.match(text)}
+    files = {name: text for name, text in given.items() if name in data and not is_reference(text)}
     urls = {
         name: text if is_inline(text) else f"data:{DEFAULT_CONTENT_TYPE};base64,{text}" for name, text in files.items()
     }

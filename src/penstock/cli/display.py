@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FILE_COLUMNS = 10_000
 #: Spaces between two columns.
 _GAP_CHARS = 2
+#: Other jobs that a job's lines name, at most.
+SHOWN_JOBS = 5
 #: Width from which lists show whole dates.
 WIDE_COLUMNS = 100
 
@@ -77,6 +79,10 @@ def show_job(job: Job, as_json: bool, views: Sequence[View] = ()) -> None:
         print_json(dict(job.raw))
         return
     out.print("\n".join(packed([job.id, job.model, job.status.value, *_more(job)], out.width)), soft_wrap=True)
+    for word, others in (("after", job.after), ("followed by", job.followers or ())):
+        if others:
+            more = f" and {len(others) - SHOWN_JOBS} more" if len(others) > SHOWN_JOBS else ""
+            out.print(f"  {word} {' '.join(others[:SHOWN_JOBS])}{more}", soft_wrap=True)
     show_error(job)
     for line in answer_lines(job.text, job.data, views):
         out.print(line)
@@ -115,7 +121,7 @@ def _more(job: Job) -> list[str]:
     parts = [job.phase or "", count(job)]
     parts.append(f"place {job.queue_position}" if job.queue_position else "")
     parts.append(f"about {job.eta_s:.0f} s left" if job.eta_s else "")
-    parts.append(job.waits_because)
+    parts.append(job.waits_because or (job.progress.message or "" if job.after and not job.attempt else ""))
     return [part for part in parts if part]
 
 

@@ -34,6 +34,7 @@ from penstock.cli.display import (
 )
 from penstock.cli.drops import drops_app
 from penstock.cli.failures import exit_code, problem, sentence, wants_json
+from penstock.cli.features import features
 from penstock.cli.files import download, save, upload, wait
 from penstock.cli.keys import keys_app
 from penstock.cli.logs import logs
@@ -105,7 +106,7 @@ app.add_typer(tenants_app, name="tenants")
 _FIELDS_TOO = {"ignore_unknown_options": True}
 app.command("run", epilog=EPILOG, context_settings=_FIELDS_TOO, cls=ModelCommand)(run)
 app.command("serve", epilog=EPILOG)(serve)
-for _command in (upload, wait, download, logs, mcp, reproduce, search, tiles, watch):
+for _command in (upload, wait, download, features, logs, mcp, reproduce, search, tiles, watch):
     app.command(epilog=EPILOG)(_command)
 app.command(epilog=EPILOG)(doctor)
 app.command(epilog=EPILOG)(recover)
@@ -154,7 +155,8 @@ def submit(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE|TEXT...", help="Local files, or media://, s3:// and https:// references; or the model's text."
+            metavar="FILE|TEXT...",
+            help="Local files, or references (media://, s3://, job://, https://); or the model's text.",
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and show its progress.")] = False,
@@ -167,6 +169,9 @@ def submit(
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Address to notify when the job ends.")] = None,
     metadata: Annotated[list[str] | None, typer.Option("--meta", metavar="k=v", help="Stored with the job.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Priority over other jobs.")] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="JOB", help="A job that must succeed first; may be repeated.")
+    ] = None,
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Two submissions with the same key are one job.")
     ] = None,
@@ -194,7 +199,7 @@ def submit(
         with transfer(err, "sending") as on_bytes:
             job = client.submit(
                 model, document, files=local, metadata=pairs(metadata or [], "--meta"), webhook=webhook,
-                priority=priority, idempotency_key=key, on_bytes=on_bytes,
+                priority=priority, after=after, idempotency_key=key, on_bytes=on_bytes,
             )  # fmt: skip
         if not wait and folder is None and timeout_s is None:
             show_job(job, as_json)

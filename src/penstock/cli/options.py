@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from penstock.cli.display import err
 from penstock.client.answers import ClientError, PenstockAPIError, Unreachable
-from penstock.jobs import is_reference
+from penstock.media_types import is_reference
 
 if TYPE_CHECKING:
     from penstock.client import Client

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.client.field_texts import fields, kinds, put_text
 from penstock.client.local_files import UsageProblem, media_fields, media_ways, shapes
-from penstock.jobs import is_reference
+from penstock.media_types import is_reference
 
 
 def parse_params(pairs: Iterable[str], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def tiles(
     """
     host, port = host_and_port(http, "127.0.0.1:8085")
     try:
-        from penstock.tiles.server import MOST_REQUESTS, tile_app
+        from penstock.maps.tiles import MOST_REQUESTS, tile_app
     except ModuleNotFoundError as error:
         if error.name not in ("rio_tiler", "rasterio", "numpy", "PIL", "pyogrio", "shapely"):
             raise

@@ -39,9 +39,9 @@ def timeline(job: Job, events: Sequence[Event], deliveries: Sequence[WebhookDeli
 
 
 def _request(job: Job) -> _Row:
-    named = ("tenant", "queue", "priority", "idempotency_key", "retry_of", "traceparent")
+    named = ("tenant", "queue", "priority", "idempotency_key", "retry_of", "after", "traceparent")
     size = len(json.dumps(job.input, ensure_ascii=False, separators=(",", ":")).encode())
-    said = {name: job.raw[name] for name in named if job.raw.get(name) is not None}
+    said = {name: job.raw[name] for name in named if job.raw.get(name) not in (None, [])}
     return job.created_at, "request", {"id": job.id, "model": job.model, "body_bytes": size, **said}
 
 

@@ -138,6 +138,10 @@ class Job(Output):
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     delivery: str = "none"
+    #: Ids of the jobs that must succeed first.
+    after: tuple[str, ...] = ()
+    #: Ids of the jobs that wait or waited for this one; None in lists and from an older service.
+    followers: tuple[str, ...] | None = None
     #: The latest attempts, oldest first; empty from a service that does not tell them.
     attempts: tuple[Attempt, ...] = ()
     #: The model, software, machine and inputs that made the result; None in lists and from an older service.

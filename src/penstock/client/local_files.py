@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.client.answers import ClientError
-from penstock.jobs import is_reference
-from penstock.media_types import BESIDE
+from penstock.media_types import BESIDE, is_reference
 
 
 def files_beside(path: str | Path) -> list[str]:

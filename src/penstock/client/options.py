@@ -42,6 +42,8 @@ class JobOptions(TypedDict, total=False):
     #: A URL that gets the job's end, or the API's object with `url` and `events`.
     webhook: str | Mapping[str, Any] | None
     priority: Priority | None
+    #: Ids of jobs that must succeed first; the jobs of inputs such as `job://ID/mask.tif` need not be named.
+    after: Sequence[str] | None
     #: Seconds that the job may wait.
     queue_ttl_s: float | None
     #: Seconds that the job may run.

@@ -4,6 +4,7 @@
 * `s3://bucket/key[#etag=...]`    an object in a bucket that the operator opened for inputs, or under a drop rule or
                                   access profile of the tenant
 * `http(s)://host/path`           a file on the web, fetched through the guard
+* `job://<job id>/<artifact>`     a file of the result of another job of the same tenant, which succeeds before
 
 The API imports this module, so it must not import numpy or rasterio.
 """
@@ -13,10 +14,11 @@ from __future__ import annotations
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,18 +34,20 @@ from penstock.intake.credentials import secret_of
 from penstock.intake.guard import GuardedClient
 from penstock.intake.local_media import FOLDER_PREFIX, LocalMedia, safe_name
 from penstock.intake.partial import PartialFile, Source, StoreSource, WebSource, begin_partial, refusing
+from penstock.jobs import Artifact
 from penstock.storage.objects.base import ObjectStore
 from penstock.storage.objects.opening import open_bucket, open_store
 
 #: A suffix that a local file keeps from its reference, as a hint at the file's format.
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_ARTIFACT = re.compile(r"(?i:job)://(?P<job>[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})/(?P<name>[^\0]+)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
 class UploadReference:
-    """An upload of the tenant: `key` in the service's own store."""
+    """An upload of the tenant, or an artifact of one of its jobs: `key` in the service's own store."""
 
     key: str
 
@@ -57,10 +61,23 @@ class S3Object:
     etag: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JobArtifact:
+    """An artifact of another job of the tenant."""
+
+    job: str
+    name: str
+
+
 #: The same text for every reason, so that an error reveals nothing about other buckets.
 _NO_BUCKET = "this object may not be used: the operator opens buckets for input by the setting s3_input_buckets"
 
-Reference = UploadReference | S3Object | WebAddress
+#: A reference whose place is known without the results of other jobs.
+Located = UploadReference | S3Object | WebAddress
+Reference = Located | JobArtifact
+#: The artifacts of upstreams by the ids of their jobs.
+Upstreams = Mapping[str, Sequence[Artifact]]
+NO_UPSTREAMS: Upstreams = MappingProxyType({})
 
 
 def upload_key(tenant: str, upload_id: str, name: str) -> str:
@@ -78,11 +95,22 @@ def parse_reference(reference: str, *, tenant: str, settings: Settings) -> Refer
         return _upload(reference, tenant)
     if scheme == "s3":
         return _s3_object(reference, tenant, settings)
+    if scheme == "job":
+        if (artifact := artifact_in(reference)) is None:
+            raise MediaNotFound("no artifact: write job://ID/NAME with the id of a job and the name of a file")
+        return artifact
     if "://" not in reference:
         raise MediaRefused(
-            "no reference: use media://UPLOAD/NAME (upload a local file first), s3://BUCKET/KEY or an http(s) URL"
+            "no reference: use media://UPLOAD/NAME (upload a local file first), s3://BUCKET/KEY, an http(s) URL, "
+            "or job://ID/NAME (a file of another job)"
         )
     return web_address(reference, tenant=tenant, settings=settings)
+
+
+def artifact_in(reference: str) -> JobArtifact | None:
+    """Return the artifact that a reference names; None for any other reference."""
+    found = _ARTIFACT.fullmatch(reference)
+    return None if found is None else JobArtifact(found["job"].lower(), found["name"])
 
 
 def web_address(url: str, *, tenant: str, settings: Settings) -> WebAddress:
@@ -126,16 +154,18 @@ def fetch_media(
     limit_bytes: int,
     check: Callable[[], None] = no_check,
     memory_bytes: int = -1,
+    upstreams: Upstreams = NO_UPSTREAMS,
 ) -> LocalMedia:
     """Fetch a reference's bytes into a new folder under `folder`.
 
     An upload or S3 object of at most `memory_bytes` stays in memory instead; with -1, every medium is a file.
 
-    `check` may raise to end a slow download from the web; uploads and S3 objects do not call `check`.
+    `check` may raise to end a slow download from the web; uploads and S3 objects do not call `check`. `upstreams` has
+    the artifacts of other jobs that a reference may name.
     Raises `MediaNotFound`, `MediaRefused`, `MediaTooLarge`, `MediaChanged`, `MediaUnreadable`, and the retryable
     `FetchFailed` or `ObjectStoreUnavailable`.
     """
-    media = parse_reference(reference, tenant=tenant, settings=settings)
+    media = _located(reference, tenant, settings, upstreams)
     if isinstance(media, WebAddress):
         path = _new_path(media, folder)
         return LocalMedia(path, guard.fetch(reference, path, limit_bytes, tenant=tenant, check=check).etag)
@@ -160,13 +190,14 @@ def fetch_media(
 def fetch_for_job(
     reference: str, folder: Path, *, by_range: bool, store: ObjectStore, tenant: str, settings: Settings,
     guard: GuardedClient, limit_bytes: int, check: Callable[[], None] = no_check, memory_bytes: int = -1,
+    upstreams: Upstreams = NO_UPSTREAMS,
 ) -> tuple[LocalMedia, PartialFile | None]:  # fmt: skip
     """Fetch a reference as `fetch_media` does; with `by_range`, fetch only the beginning of a large TIFF file.
 
     Return the file, and its partial file where further ranges are still to be fetched.
     """
     if by_range:
-        media = parse_reference(reference, tenant=tenant, settings=settings)
+        media = _located(reference, tenant, settings, upstreams)
         path = _new_path(media, folder)
         source = _source(media, reference, store, tenant, settings, guard, limit_bytes, check)
         try:
@@ -177,13 +208,25 @@ def fetch_for_job(
             return LocalMedia(path, etag, found is not None), found
     whole = fetch_media(
         reference, folder, store=store, tenant=tenant, settings=settings, guard=guard, limit_bytes=limit_bytes,
-        check=check, memory_bytes=memory_bytes,
+        check=check, memory_bytes=memory_bytes, upstreams=upstreams,
     )  # fmt: skip
     return whole, None
 
 
+def _located(reference: str, tenant: str, settings: Settings, upstreams: Upstreams) -> Located:
+    """Return a reference with the place of another job's artifact; `MediaNotFound` where the job has no such one."""
+    media = parse_reference(reference, tenant=tenant, settings=settings)
+    if not isinstance(media, JobArtifact):
+        return media
+    keys = {artifact.name: artifact.key for artifact in upstreams.get(media.job, ())}
+    if media.name not in keys:
+        has = f"its artifacts are: {', '.join(sorted(keys)[:20])}" if keys else "it has no artifacts"
+        raise MediaNotFound(f"job {media.job} has no artifact {media.name[:200]!r}; {has}")
+    return UploadReference(keys[media.name])
+
+
 def _source(
-    media: Reference, reference: str, store: ObjectStore, tenant: str, settings: Settings, guard: GuardedClient,
+    media: Located, reference: str, store: ObjectStore, tenant: str, settings: Settings, guard: GuardedClient,
     limit_bytes: int, check: Callable[[], None],
 ) -> Source:  # fmt: skip
     match media:
@@ -212,7 +255,7 @@ def media_bucket(bucket: str, tenant: str, settings: Settings) -> tuple[ObjectSt
     return store, profile.name
 
 
-def _new_path(media: Reference, folder: Path) -> Path:
+def _new_path(media: Located, folder: Path) -> Path:
     """Return the path of a new file, alone in a new folder; an `OSError` is `FetchFailed`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,7 +264,7 @@ def _new_path(media: Reference, folder: Path) -> Path:
         raise FetchFailed(f"could not write the media to the disk: {error.strerror}") from error
 
 
-def _name(media: Reference) -> str:
+def _name(media: Located) -> str:
     name = media.target.partition("?")[0] if isinstance(media, WebAddress) else media.key
     suffix = Path(name.rpartition("/")[2]).suffix.lower()
     return f"media{suffix}" if _SUFFIX.fullmatch(suffix) else "media"

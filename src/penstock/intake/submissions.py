@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -19,12 +19,14 @@ from penstock.errors import (
     NotReady,
     TensorsRefused,
 )
+from penstock.formats import CHAINED
 from penstock.intake.addresses import check_url, is_web_url
+from penstock.intake.media import artifact_in
 from penstock.intake.references import references
 from penstock.jobs import JobKey, Submission
 from penstock.json_body import first_issues, pointer
-from penstock.models import CatalogueEntry, find, no_model, tensor_places
-from penstock.requests import PRIORITIES, JobRequest
+from penstock.models import CatalogueEntry, find, media_references, no_model, tensor_places
+from penstock.requests import MAX_UPSTREAMS, PRIORITIES, JobRequest
 from penstock.storage.journal.promotions import model_for
 from penstock.storage.redis.catalogues import CHECKING, FETCHING
 from penstock.times import wrong_with
@@ -55,7 +57,8 @@ def submission_to(
     entry: CatalogueEntry, key: JobKey, wanted: JobRequest, *, fingerprint: str, origin: Origin,
     media_bytes: int | None = None,
 ) -> Submission:  # fmt: skip
-    """Return a validated request as a submission to its model."""
+    """Return a validated request as a submission to its model; `InvalidRequest` where it names too many upstreams."""
+    after = upstreams_of(wanted.after, (text for _, text in media_references(entry.input_schema, wanted.input)))
     return Submission(
         key=key,
         model=entry.name,
@@ -71,7 +74,22 @@ def submission_to(
         traceparent=origin.traceparent,
         idempotency_key=origin.idempotency_key,
         media_bytes=media_bytes,
+        after=after,
+        version=CHAINED if after else 1,
     )
+
+
+def upstreams_of(after: Iterable[str], references: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids of the jobs that a job waits for: those it names, and those whose artifacts are its media.
+
+    `InvalidRequest` for more than `MAX_UPSTREAMS`.
+    """
+    makers = (found.job for text in references if (found := artifact_in(text)) is not None)
+    ids = tuple(dict.fromkeys((*(each.lower() for each in after), *makers)))
+    if len(ids) > MAX_UPSTREAMS:
+        detail = f"a job may wait for {MAX_UPSTREAMS} jobs; this one names {len(ids)}"
+        raise InvalidRequest(detail, errors=[Issue("/after", detail)])
+    return ids
 
 
 def servable(name: str, catalogue: Mapping[str, CatalogueEntry], job: str | None = None) -> CatalogueEntry:

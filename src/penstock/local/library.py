@@ -26,9 +26,10 @@ from penstock.client.local_files import with_beside
 from penstock.config import Settings, load_settings
 from penstock.errors import Canceled, InvalidInput, InvalidRequest, Issue, MediaNotFound, MediaRefused, MediaTooLarge
 from penstock.intake.local_media import LocalMedia
-from penstock.jobs import Phase, Progress, is_reference
+from penstock.jobs import Phase, Progress
 from penstock.local.installation import Installation, processing_here
 from penstock.local.precision import Difference, compare
+from penstock.media_types import is_reference
 from penstock.models import CatalogueEntry, media_references
 from penstock.observation.log import configure
 from penstock.processors.base import Output

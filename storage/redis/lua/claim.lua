@@ -56,6 +56,7 @@ local function take(tenant, id)
   end
   -- The end of such a job is due, and its outcome may be stored already, without this attempt: `sweep` ends it.
   if tonumber(redis.call('ZSCORE', P .. 'expiring', job.name) or '+inf') <= now then return nil end
+  if not parent and (job.after or '') ~= '' and chained(job, now) then return nil end
   local fence, given_back = int(math.max(tonumber(job.fence) + 1, now)), job.given_back == '1'
   dequeue(job)
   redis.call('ZREM', P .. 'expiring', job.name)
@@ -80,7 +81,7 @@ local function take(tenant, id)
   return { submission = (parent or job).submission, part = part, parts = parts, attempt = tonumber(job.attempt),
     crashes = tonumber(job.crashes), fetch_hosts = job.fetch_hosts or '',
     last_chance = last_chance(job.crashes, job.max_crashes), fence = fence, claimed_us = int(now), lease_us = int(lease),
-    durable = (parent or job).durable == '1' }
+    durable = (parent or job).durable == '1', upstreams = results_of(parent or job) }
 end
 
 -- Jobs of a lane that a claim looks at, and rows of the lane that it reads in search of them.

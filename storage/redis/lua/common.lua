@@ -5,6 +5,7 @@
 -- penstock:tenant:T:job:ID:logs        list    FENCE:NUMBER:ATTEMPT:LINES:CUT|JSON, parts of its lines (add.lua)
 -- penstock:tenant:T:job:ID:streamed    string  characters of its text that a client has who asks in turns; expires
 -- penstock:tenant:T:job:ID:deliveries  list    ids of its webhook deliveries
+-- penstock:tenant:T:job:ID:followers   zset    jobs that wait for this one (chain.lua)
 -- penstock:tenant:T:job:ID:parts       set     ids of its live parts. A part has a record too, and leases, but stands in no
 --                                              list and counts as no job; its record goes when it ends
 -- penstock:tenant:T:delivery:ID        hash    one webhook delivery (outbox.lua has the model of webhooks)
@@ -70,7 +71,7 @@
 --                                              and the keeper recovers from the manifests
 -- penstock:run                         string  run of the server (`run_id`) in which the jobs were last compared with the
 --                                              object store: a server that has started anew may have older data
--- penstock:leases :deadlines :delayed :expiring :finished   zset  T/ID by the time at which `sweep` acts
+-- penstock:leases :deadlines :delayed :expiring :finished :chained   zset  T/ID by the time at which `sweep` acts
 -- penstock:dry:T/ID                   string  the worker that runs dry to claim a job on its last chance, expires
 -- penstock:counts:ended                hash    "MODEL STATUS" -> jobs; penstock:counts:tries "OUTCOME" -> tries of webhooks;
 --                                              penstock:counts:phases "MODEL PHASE BOUND|sum" -> attempts up to that bound
@@ -119,7 +120,7 @@ local args = cjson.decode(ARGV[1])
 local TERMINAL = { succeeded = true, failed = true, canceled = true, expired = true }
 local WAITING = { reserved = true, queued = true, delayed = true }
 -- The newest format that is read, as in penstock.formats.
-local READS = 2
+local READS = 3
 
 local function now_us()
   local t = redis.call('TIME')
@@ -161,8 +162,15 @@ local function has_ended(job)
   return TERMINAL[job.state] or (not is_known(job.state) and (job.completed_us or '') ~= '')
 end
 
--- Return true where a job is terminal and its retention is over.
-local function over(job, now) return has_ended(job) and now >= job.completed_us + job.retention_us end
+local function followers_key(tenant, id) return jobkey(tenant, id) .. ':followers' end
+
+-- Return true while a job that waits for this one, or reads its files, has not ended (chain.lua).
+local function is_followed(tenant, id) return redis.call('ZCOUNT', followers_key(tenant, id), '1', '1') > 0 end
+
+-- Return true where a job is terminal and its retention is over. A job with live followers is kept until they have ended.
+local function over(job, now)
+  return has_ended(job) and now >= job.completed_us + job.retention_us and not is_followed(job.tenant, job.id)
+end
 
 local function split(name)
   local slash = string.find(name, '/', 1, true)
@@ -540,10 +548,11 @@ end
 -- says nothing of it any more (LIVE).
 local UNSAID = { artifacts = '[]', metrics = '{}', unit = 'prompts', checkpoints = '0' }
 local LIVE = { rank = true, due_us = true, lease_us = true, deadline_us = true, waited_us = true, given_back = true,
-  own_done = true, past_done = true, past_total = true, past_unit = true, reported_us = true, message = true }
+  own_done = true, past_done = true, past_total = true, past_unit = true, reported_us = true, message = true,
+  chained = true, doomed = true }
 
--- Below: end a part, and end the parts of a job.
-local end_part, end_parts
+-- Below: end a part, and end the parts of a job. In chain.lua: judge the jobs that wait for one that has ended.
+local end_part, end_parts, end_in_chains
 
 -- Put a job into a terminal state: the only way there.
 local function terminate(job, state, fields, now)
@@ -578,6 +587,7 @@ local function terminate(job, state, fields, now)
   if job.drop then redis.call('ZADD', P .. 'drops:ended', int(now_us()), job.drop) end
   count_end(job, state, now)
   emit(job, 'job.' .. state, data, job.error)
+  end_in_chains(job, now_us())
   redis.call('PUBLISH', P .. 'changes', 'ended:' .. job.name)  -- for an API of the release before
   local idle = {}
   for name, value in pairs(job) do

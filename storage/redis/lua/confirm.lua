@@ -14,8 +14,7 @@ if job.created_us ~= args.created_us then
 end
 write(job, { state = 'queued', created_us = args.created_us, rank = int(job.rank + args.created_us - job.created_us) })
 local now = now_us()
-enqueue(job)
-expire_at(job, now + job.ttl_us)
+admit(job, now)
 announce(job, 'job.queued', job.created_us)
 emit(job, 'job.created', { model = job.model, queue = job.queue })
 return view(job, SUBMIT_LANES)

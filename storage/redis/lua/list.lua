@@ -29,7 +29,7 @@ local function fits(id)
   if state and not is_known(state) then
     states[state] = shown[public or ((completed_us or '') == '' and 'running' or 'failed')] or false
   end
-  local job = { state = state, completed_us = completed_us, retention_us = retention_us }
+  local job = { state = state, completed_us = completed_us, retention_us = retention_us, tenant = tenant, id = id }
   return state and states[state] and not over(job, now) and (not args.model or args.model == model)
     and (args.canceling == nil or state ~= 'running' or args.canceling == (cancel == '1')) and carries(metadata)
 end

@@ -190,6 +190,18 @@ function ops.forget_endpoint()
   return 'ok'
 end
 
+-- jobs(T/ID...) look_us -> {T/ID...} of those that are kept for live followers. They are looked at again later.
+function ops.followed()
+  local found, at = {}, int(now_us() + args.look_us)
+  for _, name in ipairs(args.jobs) do
+    if is_followed(split(name)) then
+      found[#found + 1] = name
+      if redis.call('ZSCORE', P .. 'finished', name) then redis.call('ZADD', P .. 'finished', at, name) end
+    end
+  end
+  return found
+end
+
 -- counts {"SOURCE OUTCOME": n} -> ok
 function ops.count_drops()
   for name, n in pairs(args.counts) do redis.call('HINCRBY', P .. 'counts:drops', name, n) end

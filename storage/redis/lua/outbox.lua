@@ -243,8 +243,10 @@ local function purge_record(job)
   if job.state == 'succeeded' then count_kept(job.tenant, -(tonumber(job.bytes_out or '') or 0)) end
   redis.call('SET', tkey(job.tenant, 'gone:' .. job.id), '1', 'EX', args.gone_s)
   unlist(job)
+  forget_follower(job)
   redis.call('ZREM', P .. 'finished', job.name)
   redis.call('ZREM', qkey(job.queue, 'dead'), job.name)
   redis.call('PUBLISH', P .. 'changes', job.name)
-  redis.call('DEL', key, key .. ':events', key .. ':logs', key .. ':deliveries', key .. ':streamed')
+  redis.call('DEL', key, key .. ':events', key .. ':logs', key .. ':deliveries', key .. ':streamed',
+    key .. ':followers')
 end

@@ -52,7 +52,10 @@ function ops.identity() return { redis.call('GET', P .. 'alive'), redis.call('GE
 -- tenant id -> view | 0 unknown | 1 gone
 function ops.job()
   local job, missing = find(args.tenant, args.id)
-  return job and view(job) or missing
+  if not job then return missing end
+  local found = view(job)
+  found[#found + 1] = redis.call('ZRANGE', followers_key(args.tenant, args.id), 0, -1)
+  return found
 end
 
 -- tenant id after count -> {entries of the job's event stream after an id} | 0 unknown | 1 gone

@@ -1,7 +1,8 @@
 #!lua
 -- tenant id record {name: text} priority_us max_tenant_jobs max_queued max_device_us(optional) max_kept_bytes(optional)
--- -> {created|exists, view} | {reserved, created_us} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots}
--- | {draining} | {closed} | {device, used_us, left_us} | {kept, bytes}.
+-- max_followers max_chain_depth
+-- -> {created|exists, view} | {reserved, created_us, depth} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots}
+-- | {draining} | {closed} | {device, used_us, left_us} | {kept, bytes} | {upstream|followers, id} | {depth}.
 -- `record` has the fields that Python writes (record.py). A limit below 0: the job was accepted before, and is not refused.
 -- A durable job is only reserved: it counts as waiting, and no worker can claim it before `confirm`.
 local tenant, id, record, batch = args.tenant, args.id, args.record, args.record.batch
@@ -33,6 +34,12 @@ if limited and args.max_kept_bytes then
 end
 local waiting = redis.call('ZCARD', qkey(queue, 'waiting')) + redis.call('SCARD', qkey(queue, 'reserved'))
 if limited and waiting >= tonumber(args.max_queued) then return refused('full', waiting) end
+if limited and record.after then
+  local chain = { tenant = tenant, after = record.after }
+  local why, depth = check_chain(chain, now, tonumber(args.max_followers), tonumber(args.max_chain_depth))
+  if why then return why end
+  record.depth = depth
+end
 local job = { name = tenant .. '/' .. id, tenant = tenant, id = id, revision = '0', batch = batch }
 local state = record.durable == '1' and 'reserved' or 'queued'
 record.rank, record.state, record.created_us = int(now - args.priority_us), state, int(now)
@@ -40,14 +47,14 @@ write(job, record)
 enlist(job, int(now))
 redis.call('SADD', tkey(tenant, 'live'), id)
 if batch then redis.call('SADD', bkey(tenant, batch, 'live'), id) end
+note_follower(job, true)
 redis.call('SADD', P .. 'queues', queue)
 if state == 'reserved' then
   redis.call('ZADD', P .. 'reserved', int(now), job.name)
   redis.call('SADD', qkey(queue, 'reserved'), job.name)
-  return { 'reserved', int(now) }
+  return { 'reserved', int(now), record.depth or '0' }
 end
-expire_at(job, now + job.ttl_us)
-enqueue(job)
+admit(job, now)
 announce(job, 'job.queued', now)
 emit(job, 'job.created', { model = model, queue = queue })
 return { 'created', view(job, SUBMIT_LANES) }

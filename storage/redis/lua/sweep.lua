@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- limit max_proposals lost_error timeout_error expired_error look_us
--- -> {{requeued, poisoned, canceled, timed_out, due, expired}, {{T/ID, proposal}...}, {queue...}}
+-- limit max_proposals lost_error timeout_error expired_error upstream_error(with two %s) look_us
+-- -> {{requeued, poisoned, canceled, timed_out, due, expired, released, upstream_failed}, {{T/ID, proposal}...}, {queue...},
+-- {{T/ID, {id of an upstream that Redis does not have...}}...}}
 -- Moves the jobs whose lease, deadline, delay or queue TTL is over. The ends of durable jobs are proposed, at most
 -- `max_proposals` of them, and proposed again by each sweep until they are committed. The queues are those into which jobs
 -- came back. Jobs that only newer processes change stay where they are.
 local PAGES = 20  -- of `limit` rows, read in search of other jobs behind them
 local limit, room, now = tonumber(args.limit), tonumber(args.max_proposals), now_us()
-local counts, proposals, queues = { 0, 0, 0, 0, 0, 0 }, {}, {}
+local counts, proposals, queues, unsure = { 0, 0, 0, 0, 0, 0, 0, 0 }, {}, {}, {}
 redis.call('SET', P .. 'swept', int(now))
 local function count(i) counts[i] = counts[i] + 1 end
 
@@ -67,10 +68,26 @@ end)
 each('expiring', { queued = true, delayed = true, reserved = true }, function(job)
   if job.cancel == '1' then ends(job, 'canceled', {}, 3) else ends(job, 'expired', { error = args.expired_error }, 6) end
 end)
+-- A sweep without room for proposals cannot have the object store asked for an upstream either: it leaves followers alone.
+if room > 0 then
+  each('chained', { delayed = true }, function(job)
+    local id, state = string.match(job.doomed or '', '^(%S+) (%S+)$')
+    if id and job.cancel ~= '1' then
+      local error = string.format(args.upstream_error, id, state == 'gone' and 'was deleted' or state)
+      return ends(job, state == 'canceled' and 'canceled' or 'failed', { error = error }, 8)
+    end
+    if judge_again(job, now) then
+      queues[job.queue] = true
+      return count(7)
+    end
+    local verdict, ids = judge(job)
+    if job.chained == '1' and verdict == 'unsure' then unsure[#unsure + 1] = { job.name, ids } end
+  end)
+end
 -- What older releases have left of the indexes of names goes once nothing waits.
 for _, queue in ipairs(redis.call('SMEMBERS', P .. 'queues')) do
   if redis.call('EXISTS', qkey(queue, 'lanes')) == 0 then redis.call('DEL', qkey(queue, 'names')) end
 end
 local names = {}
 for queue in pairs(queues) do names[#names + 1] = queue end
-return { counts, proposals, names }
+return { counts, proposals, names, unsure }

@@ -6,7 +6,7 @@ local tenant = args.tenant
 
 -- Indexes of all tenants by their kind, with members T/..., or T itself, or M/T.
 local ZSETS = { 'batches', 'batches:finished', 'reserved', 'leases', 'deadlines', 'delayed', 'expiring', 'finished',
-  'usage:days', 'endpoints:changing', 'outbox', 'outbox:tenants', 'unannounced', 'spans:ended' }
+  'chained', 'usage:days', 'endpoints:changing', 'outbox', 'outbox:tenants', 'unannounced', 'spans:ended' }
 local QUEUE_ZSETS, QUEUE_SETS = { 'waiting', 'lanes', 'names', 'dead' }, { 'reserved', 'running' }
 
 -- Return true for T, T/..., and M/T of `lanes` and `names`.

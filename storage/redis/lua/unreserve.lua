@@ -7,6 +7,7 @@ redis.call('ZREM', P .. 'expiring', job.name)
 redis.call('SREM', qkey(job.queue, 'reserved'), job.name)
 redis.call('SREM', tkey(job.tenant, 'live'), job.id)
 unlist(job)
+forget_follower(job)
 if batch_of(job) then
   redis.call('SREM', bkey(job.tenant, job.batch, 'live'), job.id)
   recount(job, job.batch, job.state, -1)

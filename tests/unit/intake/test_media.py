@@ -11,8 +11,17 @@ from penstock.config_tables import DropRule
 from penstock.errors import MediaNotFound, MediaRefused
 from penstock.intake.addresses import WebAddress
 from penstock.intake.local_media import safe_name
-from penstock.intake.media import Reference, S3Object, UploadReference, parse_reference, readable, upload_key
+from penstock.intake.media import (
+    JobArtifact,
+    Reference,
+    S3Object,
+    UploadReference,
+    parse_reference,
+    readable,
+    upload_key,
+)
 
+JOB = "0195c0de-0000-7000-8000-00000000000a"
 SETTINGS = Settings(
     object_store="s3://own/prefix",
     s3_input_buckets=("scenes", "own"),
@@ -34,6 +43,7 @@ def parse(reference: str, tenant: str = "acme") -> Reference:
         ("s3://scenes/a#b.tif", S3Object("scenes", "a#b.tif")),
         ("s3://drops/in/a.tif", S3Object("drops", "in/a.tif")),
         ("s3://own/other/a.tif", S3Object("own", "other/a.tif")),
+        (f"job://{JOB.upper()}/é a.tif", JobArtifact(JOB, "é a.tif")),
         ("https://data.example/a.tif?x=1", WebAddress("https", "data.example", 443, "/a.tif?x=1", exempt=True)),
     ],
 )

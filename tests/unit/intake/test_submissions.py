@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.intake.submissions import check_input
+from penstock.intake.submissions import check_input, upstreams_of
 from penstock.models import CatalogueEntry, Limits
 from penstock.processors.geo.request import SegmentationRequest
 from penstock.processors.image_generation.request import TextToImageRequest
@@ -16,6 +16,7 @@ from penstock.processors.language.request import GenerationRequest
 from penstock.processors.multimodal.request import ImageTextRequest
 from penstock.processors.speech.request import SpeechRequest
 from penstock.processors.vision.request import ZeroShotClassificationRequest
+from penstock.requests import MAX_UPSTREAMS
 
 SCENE = "media://u/scene.tif"
 MODEL = CatalogueEntry(
@@ -130,3 +131,21 @@ def test_what_was_sent_is_told_of_and_not_sent_back(
     request_model: Any, document: dict[str, Any], told: dict[str, str]
 ) -> None:
     assert told_by(request_model.model_json_schema(), document) == told
+
+
+class TestUpstreams:
+    ID, OTHER = "0195c0de-0000-7000-8000-00000000000a", "0195c0de-0000-7000-8000-00000000000b"
+
+    def test_are_the_named_jobs_and_those_whose_artifacts_are_inputs_each_once(self) -> None:
+        references = [f"job://{self.OTHER.upper()}/a.tif", f"job://{self.ID}/a.tif", "media://u/a.tif", "https://h/a"]
+        assert upstreams_of([self.ID.upper()], references) == (self.ID, self.OTHER)
+
+    @pytest.mark.parametrize("text", [f"job://{ID}", f"job://{ID}/", "job://x/a", f"jobs://{ID}/a", f"job://{ID}/\0"])
+    def test_are_not_named_by_other_texts(self, text: str) -> None:
+        assert upstreams_of([], [text]) == ()
+
+    def test_are_at_most_so_many(self) -> None:
+        few = [f"0195c0de-0000-7000-8000-{n:012}" for n in range(MAX_UPSTREAMS)]
+        assert upstreams_of(few, [f"job://{few[0]}/a"]) == tuple(few)
+        with pytest.raises(InvalidRequest, match=r"may wait for 20 jobs; this one names 21"):
+            upstreams_of(few, [f"job://{self.ID}/a"])

@@ -98,10 +98,16 @@ function header(job, changed) {
       ["Queue", job.queue], ["Priority", job.priority], ["Time left", left(job)],
       ["Metadata", Object.keys(job.metadata).length ? labels(job.metadata) : ""],
       ["Retry of", job.retry_of && h("a", { href: jobPath(job.retry_of) }, job.retry_of)],
+      ["After", jobs(job.after)], ["Followed by", jobs(job.followers)],
       ["Batch", job.batch_id && `${job.batch_id}, line ${number(job.batch_line)}`],
       ["Kept until", time(job.expires_at)],
     ]),
   ];
+}
+
+/** Return links to other jobs, which are spaces apart. */
+function jobs(ids) {
+  return ids?.length ? h("span", {}, ids.flatMap((id) => [h("a", { href: jobPath(id) }, id), " "])) : "";
 }
 
 async function parts(job, signal) {

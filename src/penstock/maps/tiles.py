@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import anyio
-import httpx2
 from anyio import to_thread
 from fastapi import FastAPI, Query, Request, Response
 from starlette.exceptions import HTTPException
@@ -26,8 +25,9 @@ from starlette.middleware.cors import CORSMiddleware
 import penstock
 from penstock.api import errors
 from penstock.cores import cores
-from penstock.errors import ErrorReport, LinkRefused, ServiceError
-from penstock.tiles.drawing import MAX_ZOOM, Look, Source, draw, look_of
+from penstock.errors import LinkRefused
+from penstock.maps.drawing import MAX_ZOOM, Look, Source, draw, look_of
+from penstock.maps.relay import Relay
 
 #: Tiles that are drawn at once. Threads wait for the store most of the time.
 THREADS: Final = 2 * cores()
@@ -46,7 +46,7 @@ class Tiles:
 
     def __init__(self, api: str) -> None:
         """Ask the API at an address."""
-        self._client = httpx2.Client(base_url=api, timeout=20)
+        self._relay = Relay(api)
         self._asked = lru_cache(_SOURCES)(self._ask)
         self._looks = lru_cache(_LOOKS)(look_of)
 
@@ -61,13 +61,7 @@ class Tiles:
         return source, self._looks(source, band), xyz
 
     def _ask(self, path: str, query: str, _: int) -> tuple[Source, str]:
-        try:
-            answer = self._client.get(f"/v1/tiles/{quote(path)}?{query}")
-            body = answer.json()
-        except (httpx2.HTTPError, ValueError) as error:
-            raise ServiceError("the API does not answer") from error
-        if answer.status_code != 200:
-            raise errors.error_of(ErrorReport.from_json(body))
+        body = self._relay.ask(f"/v1/tiles/{quote(path)}?{query}")
         xyz, bands = body.pop("xyz"), body.pop("bands")
         return Source(**body, bands=None if bands is None else tuple(bands)), xyz
 

@@ -13,7 +13,7 @@ from tests.support.tile_service import plain_env
 pytest.importorskip("rio_tiler", reason="needs rio-tiler: pip install '.[tiles]'")
 _DRIVERS = """
 import json
-from penstock.tiles.gdal import rasterio
+from penstock.maps.gdal import rasterio
 with rasterio.Env() as env:
     print(json.dumps(sorted(env.drivers())))
 """

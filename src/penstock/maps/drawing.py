@@ -21,10 +21,10 @@ from rio_tiler.io import Reader
 from rio_tiler.models import ImageData
 
 from penstock.errors import FetchFailed, MediaTooLarge, MediaUnreadable, UnknownArtifact
+from penstock.maps.gdal import REMOTE, names_files, rasterio, reading
 from penstock.processors.geo.options import NODATA
 from penstock.processors.geo.write.preview import ramp, steps
 from penstock.processors.geo.write.quicklook import brightness
-from penstock.tiles.gdal import REMOTE, names_files, rasterio, reading
 
 TILE_PX: Final = 256
 #: Highest zoom that is drawn: 1 cm to a pixel.

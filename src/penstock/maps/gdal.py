@@ -19,6 +19,7 @@ REMOTE: Final = {
     "GDAL_HTTP_CONNECTTIMEOUT": "5",
     "GDAL_HTTP_TIMEOUT": "30",
     "GDAL_HTTP_MAX_RETRY": "2",
+    "GDAL_HTTP_RETRY_DELAY": "0.5",  # seconds; 30 without it
     "GDAL_HTTP_MERGE_CONSECUTIVE_RANGES": "YES",
     "GDAL_INGESTED_BYTES_AT_OPEN": str(32 << 10),
 }

@@ -1,0 +1,32 @@
+"""Questions to the API of the service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from penstock.api.errors import error_of
+from penstock.errors import ErrorReport, ServiceError
+
+_TIMEOUT_S = 20
+
+
+class Relay:
+    """The API at an address. Threads may share it."""
+
+    def __init__(self, api: str, transport: httpx2.BaseTransport | None = None) -> None:
+        self._client = httpx2.Client(base_url=api, timeout=_TIMEOUT_S, transport=transport)
+
+    def ask(self, path: str, *, key: str | None = None) -> dict[str, Any]:
+        """Return the JSON of a path, asked with a key; raise the error that the API answers, or `ServiceError`."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        try:
+            answer = self._client.get(path, headers=headers)
+            body: dict[str, Any] = answer.json()
+            if answer.status_code == 200:
+                return body
+            report = ErrorReport.from_json(body)
+        except (httpx2.HTTPError, ValueError, KeyError, AttributeError) as error:  # also for JSON of another server
+            raise ServiceError("the API does not answer") from error
+        raise error_of(report)
