@@ -28,7 +28,8 @@ from penstock.api.schemas.webhooks import (
     RotateRequest,
 )
 from penstock.api.services import Api, Services
-from penstock.errors import StateConflict, UnknownEndpoint
+from penstock.errors import InvalidRequest, Issue, StateConflict, UnknownEndpoint
+from penstock.intake.event_formats import in_format
 from penstock.intake.submissions import check_receiver, names_of
 from penstock.storage.journal import endpoint_changes, endpoints
 from penstock.storage.journal.endpoints import Endpoint, EndpointKey
@@ -72,7 +73,7 @@ async def create_endpoint(
     """
     body = await read_model(request, api, EndpointRequest)
     wanted = body.value
-    check_receiver(wanted.url, api.settings, "/url")
+    _check_receiver(wanted.url, api, tenant)
     endpoint_id = str(uuid_utils.uuid7()) if idempotency_key is None else id_from(_NAMESPACE, tenant, idempotency_key)
     key = EndpointKey(tenant, endpoint_id)
     value = wanted.value(key, fingerprint=body.fingerprint)
@@ -110,7 +111,7 @@ async def change_endpoint(key: Key, request: Request, api: Api) -> EndpointView:
     """Change a webhook endpoint. Waiting deliveries go to the new URL; a disabled endpoint receives nothing."""
     wanted = (await read_model(request, api, EndpointChange)).value.changes()
     if "url" in wanted:
-        check_receiver(wanted["url"], api.settings, "/url")
+        _check_receiver(wanted["url"], api, key.tenant)
     if "models" in wanted:
         kept = (await _read(api, key)).models
         wanted = {**wanted, "models": await _models(api, wanted["models"], kept)}
@@ -144,7 +145,9 @@ async def test_endpoint(key: Key, response: Response, api: Api) -> DeliveryView:
     if not endpoint.enabled:
         raise StateConflict("the endpoint is disabled; enable it first")
     name = f"msg_test_{uuid_utils.uuid7()}"
-    command = deliveries.send_test(key.tenant, key.id, url=endpoint.url, delivery_id=name, body=_test_body(key))
+    command = deliveries.send_test(
+        key.tenant, key.id, url=endpoint.url, delivery_id=name, body=_test_body(endpoint, name, api.settings.base_url)
+    )
     delivery = await api.jobs.run(command)
     response.headers["Location"] = f"{api.settings.base_url}/v1/deliveries/{delivery.id}"
     return DeliveryView.model_validate(delivery)
@@ -162,6 +165,14 @@ async def _read(api: Services, key: EndpointKey) -> Endpoint:
     return await asyncio.to_thread(endpoints.read_endpoint, api.objects, key)
 
 
+def _check_receiver(url: str, api: Services, tenant: str) -> None:
+    if not url.startswith("arn:"):
+        check_receiver(url, api.settings, "/url")
+    elif api.settings.event_target(url, tenant) is None:
+        why = "is no topic or queue that event_targets of the settings names for this tenant"
+        raise InvalidRequest(errors=[Issue("/url", why)])
+
+
 async def _models(api: Services, wanted: Sequence[str], kept: Sequence[str] = ()) -> tuple[str, ...]:
     if not wanted:
         return ()
@@ -174,10 +185,11 @@ def _require_room(found: Sequence[Endpoint]) -> None:
         raise StateConflict(f"the tenant already has {MAX_ENDPOINTS} webhook endpoints; delete one first")
 
 
-def _test_body(key: EndpointKey) -> str:
+def _test_body(endpoint: Endpoint, delivery_id: str, base_url: str) -> str:
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    data = {"object": "webhook_endpoint", "id": key.id}
-    return json.dumps({"type": "webhook.test", "timestamp": now, "data": data}, separators=(",", ":"))
+    data = {"object": "webhook_endpoint", "id": endpoint.key.id}
+    body = json.dumps({"type": "webhook.test", "timestamp": now, "data": data}, separators=(",", ":"))
+    return in_format(endpoint.format, body, delivery_id, base_url)
 
 
 def _edit(wanted: Mapping[str, Any]) -> endpoint_changes.Edit:

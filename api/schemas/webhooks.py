@@ -18,25 +18,32 @@ MAX_OVERLAP_S = 7 * 86_400
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 Events = Annotated[list[WebhookEvent], Field(min_length=1, max_length=20)]
 Models = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=64)]], Field(max_length=100)]
+#: `webhook`: `type`, `timestamp`, `data`. `cloudevents`: CloudEvents 1.0, structured, in JSON.
+Format = Literal["webhook", "cloudevents"]
 Description = Annotated[str, StringConstraints(max_length=500)]
 
 
 class EndpointRequest(Incoming):
     """A webhook endpoint to create. By default it receives the end of each job, successful or not."""
 
-    url: Url = Field(examples=["https://example.org/hooks/penstock"])
+    url: Url = Field(
+        examples=["https://example.org/hooks/penstock"],
+        description="An http(s) URL, or the ARN of an SNS topic or SQS queue that the operator allows.",
+    )
     events: Events = Field(default_factory=lambda: list(Webhook("").events))  # type: ignore[arg-type]  # a table's values
     models: Models = Field(
         default_factory=list,
         description="Only events of jobs of these models; empty for all. An alias is returned as the model's name.",
     )
     description: Description = ""
+    format: Format = "webhook"
     enabled: bool = True
 
     def value(self, key: EndpointKey, *, fingerprint: str) -> Endpoint:
         """Return the endpoint without secret and times, which storing adds."""
         lists = {"events": _unique(self.events), "models": _unique(self.models)}
-        more = {"description": self.description, "enabled": self.enabled, "fingerprint": fingerprint}
+        more = {name: getattr(self, name) for name in ("description", "format", "enabled")}
+        more["fingerprint"] = fingerprint
         return Endpoint(key, self.url, (), 0, 0, **lists, **more)  # type: ignore[arg-type]
 
 
@@ -47,6 +54,7 @@ class EndpointChange(Incoming):
     events: Events | None = None
     models: Models | None = None
     description: Description | None = None
+    format: Format | None = None
     enabled: bool | None = None
 
     def changes(self) -> Mapping[str, Any]:
@@ -75,6 +83,7 @@ class EndpointView(Outgoing):
     events: list[str]
     models: list[str]
     description: str
+    format: str
     enabled: bool
     disabled_reason: str | None = Field(description="The reason where the service disabled the endpoint itself.")
     created_at: Time = Field(validation_alias="created_s")

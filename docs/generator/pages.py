@@ -20,7 +20,7 @@ from penstock.api.schemas.jobs import (
 )
 from penstock.api.schemas.provenance import InputView, MadeByModelView, OtherInputsView, ProvenanceView
 from penstock.config import Settings
-from penstock.config_tables import S3, AccessProfile, DropRule, Secret, TenantLimits
+from penstock.config_tables import S3, AccessProfile, DropRule, EventTarget, Secret, TenantLimits
 from penstock.models import Limits, Model, Step
 from penstock.requests import JobRequest, WebhookRequest
 from penstock.scaling import ScalingBounds
@@ -28,6 +28,7 @@ from penstock.scaling import ScalingBounds
 _PLACE = re.compile(r"^<!-- made: ([a-z0-9-]+) -->$", re.M)
 _IN_SETTINGS = {
     "S3": "s3.endpoint_url", "TenantLimits": "tenants.max_jobs", "AccessProfile": "access_profiles.name",
+    "EventTarget": "event_targets.arn",
 }  # fmt: skip
 _IN_A_JOB = {
     "ProgressView": "progress.done", "PartsView": "parts.number", "OutputView": "output.text",
@@ -52,6 +53,7 @@ MADE: Mapping[str, Callable[[], str]] = MappingProxyType(
             prefix="access_profiles.", links={"Secret": "access_profiles.secret.env"}
         ).of(AccessProfile),
         "settings-secret": lambda: Sections(prefix="access_profiles.secret.").of(Secret),
+        "settings-target": lambda: Sections(prefix="event_targets.").of(EventTarget),
         "drop-rule": lambda: Sections().of(DropRule),
         "model": lambda: Sections(links={"Limits": "limits.max_bytes", "Step": "post_processors.use"}).of(Model),
         "limits": lambda: Sections(prefix="limits.").of(Limits),

@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from penstock.config_tables import S3, AccessProfile, DropRule, StoreAddress, Tenant, TenantLimits
+from penstock.config_tables import S3, AccessProfile, DropRule, EventTarget, StoreAddress, Tenant, TenantLimits
 from penstock.errors import ConfigError
 from penstock.json_body import toml_complaint, wrong_fields
 from penstock.multipart import MIN_PART_BYTES
@@ -213,6 +213,8 @@ class Settings(BaseSettings):
     drop_poll_s: float = Field(default=3, gt=0)
     #: Seconds between two listings of a drop rule with events, which find objects whose events were lost.
     drop_list_s: float = Field(default=300, gt=0)
+    #: SNS topics and SQS queues to which webhook endpoints may lead; see the reference of event targets below.
+    event_targets: tuple[EventTarget, ...] = ()
     #: Subscriptions of one tenant.
     max_tenant_subscriptions: int = Field(default=100, ge=0)
     #: Seconds between two looks of a subscription at its catalogue, at least.
@@ -222,7 +224,7 @@ class Settings(BaseSettings):
     #: Start on a Redis without durable storage with a warning, instead of refusing to start.
     dev: bool = False
 
-    @field_validator("drops", "access_profiles", mode="before")
+    @field_validator("drops", "access_profiles", "event_targets", mode="before")
     @classmethod
     def _are_a_list(cls, found: Any, info: ValidationInfo) -> Any:
         if isinstance(found, Mapping):
@@ -260,6 +262,11 @@ class Settings(BaseSettings):
         if "*" in origins and len(origins) > 1:
             raise ValueError("'*' stands for every origin: name no others beside it")
         return origins
+
+    def event_target(self, arn: str, tenant: str) -> EventTarget | None:
+        """Return the target with this ARN to which a tenant's endpoints may lead."""
+        named = (each for each in self.event_targets if each.arn == arn)
+        return next((each for each in named if not each.tenants or tenant in each.tenants), None)
 
     @property
     def redis_address(self) -> str:

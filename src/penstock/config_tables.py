@@ -35,6 +35,8 @@ def _store_address(url: str) -> str:
     return url
 
 
+_TARGET = r"^arn:aws[a-z-]*:(sns|sqs):[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$"
+
 StoreAddress = Annotated[str, AfterValidator(_store_address)]
 #: The value of `events` for rules whose store sends its events to the API.
 WEBHOOK = "webhook"
@@ -218,6 +220,44 @@ _SERVICES: Final[Mapping[AccessKind, str]] = {
 #: A host, or `*.` and a domain of two names or more; a port.
 _HOSTS: Final = r"^(\*\.[a-z0-9_-]+\.[a-z0-9_-]+|[a-z0-9_-]+|\[[0-9a-f:.]+\])(\.[a-z0-9_-]+)*(:[0-9]{1,5})?$"
 _BUCKETS: Final = r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9*]$"
+
+
+class EventTarget(BaseModel):
+    """An SNS topic or an SQS queue to which webhook endpoints may lead, with the service's own identity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Its ARN, which is the `url` of endpoints: `arn:aws:sns:REGION:ACCOUNT:TOPIC`, `arn:aws:sqs:REGION:ACCOUNT:QUEUE`.
+    arn: Annotated[str, Field(pattern=_TARGET)]
+    #: Tenants whose endpoints may lead there; empty = all.
+    tenants: tuple[Tenant, ...] = ()
+    #: Address of a service with the API of SNS or SQS; None = that of AWS.
+    endpoint_url: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = None
+
+    @property
+    def service(self) -> str:
+        """`sns` or `sqs`."""
+        return self.arn.split(":")[2]
+
+    @property
+    def region(self) -> str:
+        """The region in the ARN."""
+        return self.arn.split(":")[3]
+
+    @property
+    def account(self) -> str:
+        """The number of the account in the ARN."""
+        return self.arn.split(":")[4]
+
+    @property
+    def name(self) -> str:
+        """The name of the topic or queue."""
+        return self.arn.split(":")[5]
+
+    @property
+    def is_fifo(self) -> bool:
+        """True for one that keeps the order of messages."""
+        return self.arn.endswith(".fifo")
 
 
 class AccessProfile(BaseModel):

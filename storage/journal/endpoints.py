@@ -84,6 +84,8 @@ class Endpoint:
     #: Models whose jobs' events it receives; empty = all models.
     models: tuple[str, ...] = ()
     description: str = ""
+    #: Form of the bodies: `webhook` or `cloudevents`.
+    format: str = "webhook"
     enabled: bool = True
     #: Reason for which the service disabled it by itself.
     disabled_reason: str | None = None

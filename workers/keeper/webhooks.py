@@ -23,11 +23,13 @@ from standardwebhooks import Webhook as Signer
 from penstock.client.retries import retry_after_s
 from penstock.errors import PenstockError, UnknownEndpoint, Unreached
 from penstock.intake import ogc
+from penstock.intake.event_formats import CONTENT_TYPES, in_format
 from penstock.intake.guard import GuardedClient
 from penstock.jobs import TERMINAL, Delivery, Job, Progress, State
 from penstock.observation.job_spans import Context, Span, SpanKind, root_of, within
 from penstock.observation.log import redact_text
 from penstock.observation.telemetry import NoSpans, Spans
+from penstock.storage.event_targets import EventSenders, OutgoingEvent
 from penstock.storage.journal import endpoint_changes, endpoints, journal
 from penstock.storage.journal.answered import Answered
 from penstock.storage.journal.endpoints import Endpoint, EndpointKey
@@ -141,6 +143,7 @@ class Deliverer:
         self._store = store
         self._objects = objects
         self._guard = guard
+        self._targets = EventSenders(guard.settings)
         self._base_url = base_url
         self._output_bytes = output_bytes
         self._spans = spans or NoSpans()
@@ -205,10 +208,7 @@ class Deliverer:
             return  # the job and its deliveries were deleted
         at, began = time.time(), time.monotonic()
         place = _place(task)
-        headers = signed_headers(delivery.id, body, self._secrets(task, at), at=at) | self._trace_headers(
-            task.job, place
-        )
-        answer = self._post(delivery.url, body.encode(), headers, at)
+        answer = self._post(task, body, self._trace_headers(task.job, place), at)
         verdict = verdict_on(
             answer.status, delivery.tries, retry_after_s=answer.retry_after_s, draw=random.random(),  # noqa: S311
             not_retried=delivery.event in NOT_RETRIED,
@@ -239,20 +239,22 @@ class Deliverer:
         if task.delivery.endpoint is None and ogc.requested_answer(job) is not None:
             job = Journal(self._store, self._objects).run(journal.whole(job))  # sent by value where it is small
         body = body_of(task.delivery, job, self._base_url, self._output_bytes)
+        if (endpoint := self._endpoint(task)) is not None:
+            body = in_format(endpoint.format, body, task.delivery.id, self._base_url)
         return self._store.run(deliveries.fix_body(task.delivery, body))
 
-    def _secrets(self, task: Task, at: float) -> Sequence[str]:
-        tenant = task.delivery.key.tenant
+    def _endpoint(self, task: Task) -> Endpoint | None:
+        """Return the endpoint of a delivery; None for the webhook of a request."""
         if task.delivery.endpoint is None:
-            return (tenant_webhook_secret(self._objects, tenant),)
-        key = EndpointKey(tenant, task.delivery.endpoint)
+            return None
+        key = EndpointKey(task.delivery.key.tenant, task.delivery.endpoint)
         known = self._endpoints.get(key)
         if known is None or known.revision < (task.revision or 0):
             known = endpoints.read_endpoint(self._objects, key)
             while len(self._endpoints) >= _REMEMBERED:
                 self._endpoints.pop(next(iter(self._endpoints)), None)
             self._endpoints[key] = known
-        return known.signing(at)
+        return known
 
     def _disable(self, key: EndpointKey, url: str) -> None:
         try:
@@ -262,9 +264,21 @@ class Deliverer:
             return
         log.warning("endpoint.disabled", endpoint=str(key), status=410)
 
-    def _post(self, url: str, body: bytes, headers: Mapping[str, str], at: float) -> _Answer:
+    def _post(self, task: Task, body: str, more: Mapping[str, str], at: float) -> _Answer:
+        delivery, endpoint = task.delivery, self._endpoint(task)
+        secrets: Sequence[str]
+        if endpoint is None:
+            secrets, form = (tenant_webhook_secret(self._objects, delivery.key.tenant),), "webhook"
+        else:
+            secrets, form = endpoint.signing(at), endpoint.format
+        signed = signed_headers(delivery.id, body, secrets, at=at)
+        headers = {**signed, "content-type": CONTENT_TYPES.get(form, CONTENT_TYPES["webhook"]), **more}
         try:
-            response = self._guard.post(url, body, headers=headers, timeout_s=TIMEOUT_S)
+            if delivery.url.startswith("arn:"):
+                event = OutgoingEvent(delivery.id, delivery.event, body, group=delivery.key.id or "test")
+                status = self._targets.send(delivery.url, delivery.key.tenant, event)
+                return _Answer(status, f"{delivery.url.split(':')[2].upper()} {status}")
+            response = self._guard.post(delivery.url, body.encode(), headers=headers, timeout_s=TIMEOUT_S)
         except Unreached as error:
             return _Answer(None, f"{error.code}: {error.detail}")
         except PenstockError as error:

@@ -29,20 +29,26 @@ Events = Annotated[
 ]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Only jobs of this model; may be repeated.")]
 Description = Annotated[str | None, typer.Option(help="A note for people.")]
+_FORMAT = "Form of the bodies: webhook or cloudevents [webhook]."
 
 
 @webhooks_app.command()
 def create(
-    receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="URL that events are sent to.")],
+    receiver: Annotated[
+        str, typer.Argument(metavar="RECEIVER", help="URL that events are sent to, or the ARN of a topic or queue.")
+    ],
     events: Events = None,
     models: Models = None,
     description: Description = None,
+    form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help=_FORMAT)] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Create an endpoint and show its secret, which is not shown again."""
     with connect(url) as client:
-        made = client.create_webhook_endpoint(receiver, events=events, models=models, description=description)
+        made = client.create_webhook_endpoint(
+            receiver, events=events, models=models, description=description, format=form
+        )
     _show_secret(made, as_json)
 
 
@@ -60,6 +66,7 @@ def change(
     events: Events = None,
     models: Models = None,
     description: Description = None,
+    form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help=_FORMAT)] = None,
     enable: Annotated[bool, typer.Option("--enable", help="Send events again.")] = False,
     disable: Annotated[bool, typer.Option("--disable", help="Send no events.")] = False,
     url: Url = DEFAULT_URL,
@@ -68,13 +75,13 @@ def change(
     """Change an endpoint; omitted fields stay unchanged."""
     if enable and disable:
         raise typer.BadParameter("--enable and --disable exclude each other: give one of them")
-    if not (enable or disable) and all(wish is None for wish in (receiver, events, models, description)):
+    if not (enable or disable) and all(wish is None for wish in (receiver, events, models, description, form)):
         raise typer.BadParameter(
-            "nothing to change: give --receiver, --event, --model, --description, --enable or --disable"
+            "nothing to change: give --receiver, --event, --model, --description, --format, --enable or --disable"
         )
     with connect(url) as client:
         changed = client.change_webhook_endpoint(
-            endpoint_id, url=receiver, events=events, models=models, description=description,
+            endpoint_id, url=receiver, events=events, models=models, description=description, format=form,
             enabled=enable if enable or disable else None,
         )  # fmt: skip
     show_one(changed, as_json, _show)

@@ -325,6 +325,7 @@ class WebhookEndpoint(Answer):
     events: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     description: str = ""
+    format: str = "webhook"
     enabled: bool = True
     disabled_reason: str | None = None
     created_at: datetime

@@ -92,6 +92,8 @@ class EndpointOptions(TypedDict, total=False):
     #: Models whose jobs are reported; empty = all.
     models: list[str] | None
     description: str | None
+    #: Form of the bodies: `webhook` (default) or `cloudevents`.
+    format: str | None
     enabled: bool | None
 
 

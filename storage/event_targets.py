@@ -1,0 +1,119 @@
+"""SNS topics and SQS queues that receive events in place of a URL, on boto3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from penstock.config import Settings
+from penstock.config_tables import EventTarget
+from penstock.errors import Unreached
+from penstock.storage.objects.credentials import credentials_sought
+
+CONNECT_S, READ_S = 3, 10
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingEvent:
+    """An event to send; a receiver knows by `id` that it was sent before. Events of one `group` keep their order."""
+
+    id: str
+    type: str
+    body: str
+    group: str
+
+
+class EventSender(Protocol):
+    """A topic or a queue."""
+
+    def send(self, event: OutgoingEvent) -> int:
+        """Send an event and return the status of the answer; raise `Unreached` without one."""
+        ...
+
+
+class EventSenders:
+    """The senders to the targets of the settings. Safe to share between threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._senders: dict[EventTarget, EventSender] = {}
+
+    def send(self, arn: str, tenant: str, event: OutgoingEvent) -> int:
+        """Send an event to a target and return the status of the answer; `Unreached` without one.
+
+        A target that the settings do not name for this tenant, any more, is `Unreached` too.
+        """
+        target = self._settings.event_target(arn, tenant)
+        if target is None:
+            raise Unreached("event_targets of the settings does not name this address")
+        sender = self._senders.get(target) or self._senders.setdefault(target, _opened(target, self._settings))
+        try:
+            with credentials_sought(Unreached):
+                return sender.send(event)
+        except ClientError as error:
+            return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
+        except BotoCoreError as error:
+            raise Unreached(f"{target.service.upper()} does not answer") from error
+
+
+class _Topic:
+    def __init__(self, client: Any, target: EventTarget) -> None:
+        self._client, self._target = client, target
+
+    def send(self, event: OutgoingEvent) -> int:
+        """Publish the event."""
+        answer = self._client.publish(
+            TopicArn=self._target.arn, Message=event.body, MessageAttributes=_attributes(event),
+            **_order(event, self._target),
+        )  # fmt: skip
+        return _status(answer)
+
+
+class _Queue:
+    def __init__(self, client: Any, target: EventTarget) -> None:
+        self._client, self._target = client, target
+        self._url: str | None = None
+
+    def send(self, event: OutgoingEvent) -> int:
+        """Put the event into the queue."""
+        if self._url is None:
+            found = self._client.get_queue_url(QueueName=self._target.name, QueueOwnerAWSAccountId=self._target.account)
+            self._url = found["QueueUrl"]
+        answer = self._client.send_message(
+            QueueUrl=self._url, MessageBody=event.body, MessageAttributes=_attributes(event),
+            **_order(event, self._target),
+        )  # fmt: skip
+        return _status(answer)
+
+
+def _opened(target: EventTarget, settings: Settings) -> EventSender:
+    """Return the sender to a target, with the credentials of `s3`; sends no request."""
+    s3 = settings.s3
+    with credentials_sought(Unreached):
+        client = boto3.session.Session().client(
+            target.service,  # type: ignore[call-overload]  # two services by one name
+            endpoint_url=target.endpoint_url,
+            region_name=target.region,
+            aws_access_key_id=s3.access_key_id,
+            aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
+            config=Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"total_max_attempts": 1}),
+        )
+    return _Topic(client, target) if target.service == "sns" else _Queue(client, target)
+
+
+def _attributes(event: OutgoingEvent) -> dict[str, Any]:
+    named = {"webhook-id": event.id, "type": event.type}
+    return {name: {"DataType": "String", "StringValue": value} for name, value in named.items()}
+
+
+def _order(event: OutgoingEvent, target: EventTarget) -> dict[str, str]:
+    """Return what FIFO topics and queues want: they keep the order of a group, and drop an id that comes again."""
+    return {"MessageGroupId": event.group, "MessageDeduplicationId": event.id} if target.is_fifo else {}
+
+
+def _status(answer: Any) -> int:
+    return int(answer["ResponseMetadata"]["HTTPStatusCode"])
