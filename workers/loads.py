@@ -36,8 +36,8 @@ from penstock.workers.trial import try_load
 
 #: Packages whose versions decide if a load ends well, beside that of the runner.
 _PACKAGES = (
-    "bitsandbytes", "diffusers", "lightgbm", "numpy", "onnxruntime", "onnxruntime-gpu", "rapidocr", "safetensors",
-    "terratorch", "tokenizers", "torch", "torchvision", "transformers",
+    "bitsandbytes", "diffusers", "lightgbm", "numpy", "olmoearth-pretrain-minimal", "onnxruntime", "onnxruntime-gpu",
+    "rapidocr", "safetensors", "terratorch", "tokenizers", "torch", "torchvision", "transformers",
 )  # fmt: skip
 #: Fields of a record on which a load depends; the place of the files is another on each machine.
 _FIELDS = {

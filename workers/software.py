@@ -15,8 +15,8 @@ from penstock.models import Model
 
 #: Libraries that compute outputs, or read and write files: the module of each.
 _LIBRARIES = (
-    "PIL", "av", "diffusers", "lightgbm", "numpy", "onnxruntime", "pyproj", "rasterio", "safetensors", "shapely",
-    "terratorch", "tokenizers", "torch", "transformers", "vllm",
+    "PIL", "av", "diffusers", "lightgbm", "numpy", "olmoearth_pretrain_minimal", "onnxruntime", "pyproj", "rasterio",
+    "safetensors", "shapely", "terratorch", "tokenizers", "torch", "transformers", "vllm",
 )  # fmt: skip
 #: Libraries in C, by the module and its attribute with their version.
 _INSIDE = {"gdal": ("rasterio", "__gdal_version__"), "proj": ("pyproj", "proj_version_str")}

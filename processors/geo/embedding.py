@@ -31,7 +31,7 @@ from penstock.views import View
 _Context = MappingContext[EmbeddingRequest]
 
 #: Runners that make a vector of a tile, or one of each patch, by `options.pooling`.
-_POOLED = ("terratorch", "transformers")
+_POOLED = ("olmoearth", "terratorch", "transformers")
 
 
 class RasterEmbedding(SceneProcessor[EmbeddingRequest]):

@@ -256,9 +256,7 @@ class Settings(BaseSettings):
             parts = urlsplit(origin)
             is_origin = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
             if origin != "*" and not (is_origin and parts.hostname and "@" not in parts.netloc):
-                raise ValueError(
-                    f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, without a path"
-                )
+                raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, and no path")
         if "*" in origins and len(origins) > 1:
             raise ValueError("'*' stands for every origin: name no others beside it")
         return origins

@@ -173,7 +173,7 @@ def ready(name: str) -> tuple[Band, ...]:
     return tuple(Band.model_validate(band) for band in ready_records()[name].options["bands"])
 
 
-SIX_BANDED = ("prithvi-burn-scars", "prithvi-crops", "prithvi-embeddings", "prithvi-floods")
+SIX_BANDED = ("granite-biomass", "prithvi-burn-scars", "prithvi-crops", "prithvi-embeddings", "prithvi-floods")
 
 
 @pytest.mark.parametrize("record", SIX_BANDED)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PAGE = (ROOT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8")
 #: Extras whose packages are not run at both ends.
-APART = {"dev", "terratorch"}
+APART = {"dev", "olmoearth", "terratorch"}
 
 
 def ranges() -> list[tuple[str, str]]:

@@ -26,9 +26,11 @@ from tests.support.vllm_plugins import vllm_double
 
 ROOT = Path(__file__).parents[2]
 
-#: Runners whose libraries have environments of their own, or that run files of functions, and the tests of their pairs.
+#: Runners of one library, with an environment of its own or not, and those that run files of functions: the tests of
+#: their pairs.
 ELSEWHERE = {
     "terratorch": ROOT / "tests" / "terratorch" / "test_pairs.py",
+    "olmoearth": ROOT / "tests" / "unit" / "workers" / "engine" / "test_olmoearth.py",
     "function": ROOT / "tests" / "integration" / "test_functions.py",
 }
 PAIRS = [(runner, processor) for processor, runners in TABLE.items() for runner in sorted(runners - ELSEWHERE.keys())]

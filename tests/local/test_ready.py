@@ -28,8 +28,9 @@ def run(folder: Path, *words: str, **variables: str) -> Done:
 
 def test_every_ready_record_is_valid_and_no_model_of_the_service() -> None:
     known = ready_records()
-    embeddings = {"clay-embeddings", "prithvi-embeddings", "terramind-embeddings"}
-    assert set(known) == {"prithvi-burn-scars", "prithvi-crops", "prithvi-floods", "s2cloudless"} | embeddings
+    embeddings = {"clay-embeddings", "olmoearth-embeddings", "prithvi-embeddings", "terramind-embeddings"}
+    maps = {"granite-biomass", "prithvi-burn-scars", "prithvi-crops", "prithvi-floods", "s2cloudless"}
+    assert set(known) == maps | embeddings
     assert not set(known) & set(read_catalogue())
 
 

@@ -110,6 +110,68 @@ def test_the_record_maps_a_scene(
     assert [row["name"] for row in result.data["classes"]] == classes
 
 
+def biomass_files() -> tuple[dict[str, bytes], torch.nn.Module]:
+    """Return the files of the fine-tune for biomass, of a smaller Swin transformer, and TerraTorch's own network."""
+    from terratorch.models import PrithviModelFactory
+
+    args: dict[str, Any] = {
+        "decoder": "UperNetDecoder",
+        "pretrained": False,
+        "backbone": "prithvi_swin_B",
+        "backbone_drop_path_rate": 0.3,
+        "decoder_channels": 32,
+        "in_channels": 6,
+        "bands": ["BLUE", "GREEN", "RED", "NIR_NARROW", "SWIR_1", "SWIR_2"],
+        "num_frames": 1,
+        "head_dropout": 0.16,
+        "head_final_act": "torch.nn.ReLU",
+        "head_learned_upscale_layers": 2,
+        # the published config has none of these
+        "backbone_depths": [1, 1, 1, 1],
+        "backbone_embed_dim": 16,
+        "backbone_num_heads": [1, 1, 1, 1],
+    }
+    task = {"model_args": args, "model_factory": "PrithviModelFactory", "loss": "rmse", "ignore_index": -1}
+    torch.manual_seed(8)
+    own: torch.nn.Module = PrithviModelFactory().build_model(task="regression", **args).eval()
+    with torch.no_grad():
+        own.get_parameter("head.head.2.weight").mul_(300)
+        own.get_parameter("head.head.2.bias").fill_(50)
+    file = io.BytesIO()
+    torch.save({"epoch": 3, "state_dict": {f"model.{name}": one for name, one in own.state_dict().items()}}, file)
+    model = {"class_path": "terratorch.tasks.PixelwiseRegressionTask", "init_args": task}
+    config_file = yaml.safe_dump({"seed_everything": 42, "model": model}).encode()
+    return {"config.yaml": config_file, "biomass_model.ckpt": file.getvalue(), "README.md": b"Biomass"}, own
+
+
+def test_biomass_is_what_terratorch_says_in_tonnes_per_hectare(tmp_path: Path) -> None:
+    files, own = biomass_files()
+    fetched = added("granite-biomass", "ibm-granite/granite-geospatial-biomass", files, tmp_path)
+    assert fetched - {"README.md"} == {"config.yaml", "biomass_model.ckpt"}
+    options = read_catalogue(tmp_path / "models.toml")["granite-biomass"].options
+    numbers = np.random.default_rng(2).integers(200, 4000, (6, 224, 224)).astype(np.int16)
+    scene = write_scene(tmp_path / "scene.tif", numbers, descriptions=("B02", "B03", "B04", "B8A", "B11", "B12"))
+    with closing(penstock.Engine(catalogue=[tmp_path / "models.toml"])) as engine:
+        result = engine.run(
+            "granite-biomass", scene=scene, radiometry={"scale": 1, "trust": True}, uncertainty="flips",
+            out=tmp_path / "out",
+        )  # fmt: skip
+    mean, std = (np.array([band[key] for band in options["bands"]])[:, None, None] for key in ("mean", "std"))
+    pixels = torch.from_numpy(((numbers - mean) / std).astype(np.float32))[None]
+    flips: list[list[int]] = [[], [-1], [-2], [-2, -1]]
+    with torch.inference_mode():
+        answers = [own(torch.flip(pixels, axes)).output[0].flip(axes).numpy() for axes in flips]
+    expected = answers[0]
+    assert expected.std() > 1, "the network says the same everywhere: nothing is compared"
+    with rasterio.open(tmp_path / "out" / "values.tif") as file:
+        assert file.units == ("t/ha",)
+        np.testing.assert_allclose(file.read(1), expected, rtol=1e-4, atol=1e-3)
+    with rasterio.open(tmp_path / "out" / "uncertainty.tif") as file:
+        np.testing.assert_allclose(file.read(1), np.std(answers, axis=0), rtol=1e-3, atol=1e-3)
+    assert result.data["values"][0]["name"] == "biomass"
+    assert result.data["uncertainty"]["values"][0]["mean"] > 0
+
+
 @pytest.mark.parametrize("name", ["prithvi-embeddings", "terramind-embeddings"])
 def test_a_record_embeds_a_scene(name: str, tmp_path: Path) -> None:
     """The record of TerraMind names the size of its network, which is made smaller here."""

@@ -200,6 +200,10 @@ FUNCTION = _spec(
     with_environment=with_signature,
 )  # fmt: skip
 LIGHTGBM = _spec("lightgbm_runner", "lightgbm", "lightgbm", check=None, io_signatures=_TREES)
+OLMOEARTH = _spec(
+    "olmoearth", "olmoearth", "olmoearth", hub_files=lambda _model: (*HUB_FILES, "weights.pth"),
+    io_signatures={"embedding": (_VECTORS,)}, hosting=lambda _model: Hosting(),
+)  # fmt: skip
 ONNX = _spec(
     "onnx.runner", "onnx", "onnx", expected_bytes=partial(files_bytes, pattern="*.onnx*"), hub_files=_onnx_files,
     io_signatures={"network": (_ANY_NETWORK.model_copy(update={"optional": {"size": "list"}}),)},

@@ -28,6 +28,7 @@ _ANY_TIME = {"start_datetime": "1900-01-01T00:00:00Z", "end_datetime": "9999-12-
 _FRAMEWORKS = {
     "function": "Python",
     "lightgbm": "LightGBM",
+    "olmoearth": "PyTorch",
     "onnx": "ONNX",
     "terratorch": "PyTorch",
     "torch": "PyTorch",

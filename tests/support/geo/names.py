@@ -46,11 +46,15 @@ RED_EDGES: Final = ("rededge071", "rededge075", "rededge078")
 #: Common names that each record needs, in its order. `nir?` is near infrared of any width.
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "csmask": ("blue", "green", "red", "nir?", "swir16", "swir22"),
+    "granite-biomass": ("blue", "green", "red", "nir?", "swir16", "swir22"),
     "prithvi-burn-scars": ("blue", "green", "red", "nir?", "swir16", "swir22"),
     "prithvi-crops": ("blue", "green", "red", "nir?", "swir16", "swir22"),
     "prithvi-embeddings": ("blue", "green", "red", "nir?", "swir16", "swir22"),
     "prithvi-floods": ("blue", "green", "red", "nir?", "swir16", "swir22"),
     "clay-embeddings": ("blue", "green", "red", *RED_EDGES, "nir", "nir08", "swir16", "swir22"),
+    "olmoearth-embeddings": (
+        "blue", "green", "red", "nir", *RED_EDGES, "nir08", "swir16", "swir22", "coastal", "nir09"
+    ),
     "terramind-embeddings": (
         "coastal", "blue", "green", "red", *RED_EDGES, "nir", "nir08", "nir09", "swir16", "swir22"
     ),

@@ -29,6 +29,7 @@ from torch.serialization import safe_globals
 
 from penstock.errors import ModelUnavailable, first_line
 from penstock.models import Model
+from penstock.workers.engine.sensors import in_words, length_of, sensors_of
 from penstock.workers.engine.sources import directory_of, verify
 from penstock.workers.engine.terratorch import mmsegmentation
 from penstock.workers.engine.terratorch.clay import Clay
@@ -160,7 +161,7 @@ def _check_record(model: Model, recipe: Recipe) -> None:
     if model.processor in dict(_SERVED.values()) and model.processor != processor:
         raise ModelUnavailable(f"{recipe.file} is of {_WORDS[recipe.task]}, which the processor {processor} serves")
     said = {
-        named: (_length(model.options.get(named)), recipe.channels),
+        named: (length_of(model.options.get(named)), recipe.channels),
         "bands": (sum(sensors_of(model).values()), recipe.bands),
         "dates": (model.options.get("dates", 1), recipe.dates),
     }
@@ -179,26 +180,14 @@ def _check_record(model: Model, recipe: Recipe) -> None:
         )
 
 
-def sensors_of(model: Model) -> dict[str, int]:
-    """Return the number of bands of each modality in the record, in the order of a prompt's bands."""
-    further = model.options.get("modalities") or ()
-    sensors = [one for one in further if isinstance(one, Mapping)] if isinstance(further, list | tuple) else []
-    own = {str(model.options.get("modality", "")): _length(model.options.get("bands"))}
-    return own | {str(one.get("name")): _length(one.get("bands")) for one in sensors}
-
-
 def _check_modalities(model: Model, recipe: Recipe) -> None:
     """Raise `ModelUnavailable` unless the record has the bands of each modality of the network."""
     ours, theirs = sensors_of(model), {name: recipe.bands_of(name) for name in recipe.modalities}
     if ours != theirs:
         raise ModelUnavailable(
-            f"{recipe.file} is of a network of the modalities {_counted(theirs)}, the options have {_counted(ours)}: "
+            f"{recipe.file} is of a network of the modalities {in_words(theirs)}, the options have {in_words(ours)}: "
             "give options.modality and options.modalities"
         )
-
-
-def _counted(modalities: Mapping[str, int]) -> str:
-    return ", ".join(f"{name or '(no name)'} ({count} bands)" for name, count in modalities.items()) or "none"
 
 
 def _check_clay(model: Model, clay: Clay) -> None:
@@ -213,11 +202,6 @@ def _check_clay(model: Model, clay: Clay) -> None:
     tile = model.options.get("tile_px")
     if isinstance(tile, int) and tile % clay.patch_size:
         raise ModelUnavailable(f"options.tile_px is {tile}: Clay takes multiples of {clay.patch_size}")
-
-
-def _length(listed: Any) -> int:
-    """Return the length of a list; 0 for any other value, which the processor rejects."""
-    return len(listed) if isinstance(listed, list | tuple) else 0
 
 
 def _find_weights(model: Model, path: Path) -> Path:

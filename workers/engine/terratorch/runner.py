@@ -23,7 +23,8 @@ from penstock.errors import InvalidInput, ProcessorFailed
 from penstock.models import Model
 from penstock.processors.base import Output, Prompt
 from penstock.workers.engine.base import Done, Runner, shapes_of
-from penstock.workers.engine.terratorch.checkpoint import Checkpoint, sensors_of
+from penstock.workers.engine.sensors import sensors_of
+from penstock.workers.engine.terratorch.checkpoint import Checkpoint
 from penstock.workers.engine.terratorch.network import Built, build, outline
 from penstock.workers.engine.terratorch.recipe import Recipe
 from penstock.workers.engine.torch.device import Sent, TorchDevice, arrays_of, weights_bytes
