@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.config import Settings
-from penstock.config_tables import EventTarget
+from penstock.config_tables import EventTarget, find_target
 from penstock.errors import Unreached
 from penstock.storage.objects.credentials import credentials_sought
 
@@ -47,7 +47,7 @@ class EventSenders:
 
         A target that the settings do not name for this tenant, any more, is `Unreached` too.
         """
-        target = self._settings.event_target(arn, tenant)
+        target = find_target(self._settings.event_targets, arn, tenant)
         if target is None:
             raise Unreached("event_targets of the settings does not name this address")
         sender = self._senders.get(target) or self._senders.setdefault(target, _opened(target, self._settings))

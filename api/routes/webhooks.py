@@ -28,6 +28,7 @@ from penstock.api.schemas.webhooks import (
     RotateRequest,
 )
 from penstock.api.services import Api, Services
+from penstock.config_tables import find_target
 from penstock.errors import InvalidRequest, Issue, StateConflict, UnknownEndpoint
 from penstock.intake.event_formats import in_format
 from penstock.intake.submissions import check_receiver, names_of
@@ -168,7 +169,7 @@ async def _read(api: Services, key: EndpointKey) -> Endpoint:
 def _check_receiver(url: str, api: Services, tenant: str) -> None:
     if not url.startswith("arn:"):
         check_receiver(url, api.settings, "/url")
-    elif api.settings.event_target(url, tenant) is None:
+    elif find_target(api.settings.event_targets, url, tenant) is None:
         why = "is no topic or queue that event_targets of the settings names for this tenant"
         raise InvalidRequest(errors=[Issue("/url", why)])
 

@@ -261,11 +261,6 @@ class Settings(BaseSettings):
             raise ValueError("'*' stands for every origin: name no others beside it")
         return origins
 
-    def event_target(self, arn: str, tenant: str) -> EventTarget | None:
-        """Return the target with this ARN to which a tenant's endpoints may lead."""
-        named = (each for each in self.event_targets if each.arn == arn)
-        return next((each for each in named if not each.tenants or tenant in each.tenants), None)
-
     @property
     def redis_address(self) -> str:
         """The Redis address; `ConfigError` if it is not set: only `penstock up` starts its own Redis."""

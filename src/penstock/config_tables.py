@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -258,6 +258,12 @@ class EventTarget(BaseModel):
     def is_fifo(self) -> bool:
         """True for one that keeps the order of messages."""
         return self.arn.endswith(".fifo")
+
+
+def find_target(targets: Iterable[EventTarget], arn: str, tenant: str) -> EventTarget | None:
+    """Return the target with this ARN to which a tenant's endpoints may lead."""
+    named = (each for each in targets if each.arn == arn)
+    return next((each for each in named if not each.tenants or tenant in each.tenants), None)
 
 
 class AccessProfile(BaseModel):
