@@ -46,5 +46,6 @@ def tile_links(settings: Settings, key: JobKey, kind: Kind, name: str, filename:
 
 def addresses(settings: Settings, link: SignedLink) -> TileLinks:
     """Return the addresses with the signature of a link."""
-    base, query = f"{settings.tiles_url}/{quote(link.key)}", sign_link(settings.signing_secret, link)
+    base = f"{(settings.tiles_url or '').rstrip('/')}/{quote(link.key)}"
+    query = sign_link(settings.signing_secret, link)
     return TileLinks(f"{base}/tilejson.json?{query}", f"{base}/{{z}}/{{x}}/{{y}}.png?{query}")

@@ -77,13 +77,13 @@ def test_each_pixel_of_a_class_map_has_the_colour_of_its_class(service: TileServ
     document = httpx2.get(link["tilejson"]).json()
 
     assert (document["tilejson"], document["tiles"]) == ("3.0.0", [link["xyz"]])
-    assert (document["minzoom"], document["maxzoom"]) == (13 - 3 - 4, 13)
+    assert (document["minzoom"], document["maxzoom"]) == (13 - 3 - 2, 13)
     assert document["legend"] == "#0a141e land\n#c80000 water"
     west, south, east, north = document["bounds"]
     assert west < LON < east
     assert south < LAT < north
     # An edge, the middle with nodata, overviews, and pixels larger than those of the raster.
-    places = [(13, *tile_at(west, north, 13)), *((z, *tile_at(LON, LAT, z)) for z in (6, 9, 11, 12, 13, 15, 18))]
+    places = [(13, *tile_at(west, north, 13)), *((z, *tile_at(LON, LAT, z)) for z in (8, 9, 11, 12, 13, 15, 18))]
     shown = 0
     for z, x, y in places:
         expected = by_gdal(path, z, x, y)[0]
@@ -144,6 +144,25 @@ def test_an_input_has_the_colours_and_the_stretch_of_its_quicklook(service: Tile
     assert (image[known][:, :3] == light[known]).all()
 
 
+def test_a_large_input_without_overviews_has_the_stretch_of_a_grid_of_parts(
+    service: TileService, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(8)
+    numbers = (rng.integers(1, 3000, (1, 3000, 2500)) + np.arange(3000)[:, None]).astype(np.uint16)
+    path = write(tmp_path / "scene.tif", numbers, tiled=True, blockxsize=256, blockysize=256, compress="DEFLATE")
+    link = service.links(service.finished(image=service.made.upload(path), data={}))["scene.tif"]
+    rows, columns = ([(2 * at + 1) * side // 8 - 128 for at in range(4)] for side in (3000, 2500))
+    sample = [numbers[0, top : top + 256, left : left + 256] for top in rows for left in columns]
+    low, high = np.percentile(np.stack(sample), (1, 99))
+    tile = 13, *tile_at(LON, LAT, 13)
+    expected = by_gdal(path, *tile)[0].astype(np.float64)
+    light = np.rint(np.clip((expected - low) / (high - low), 0, 1) * 255)
+    image = drawn(link, *tile)
+    assert (image == np.dstack([light, light, light, np.full_like(light, 255)])).all()
+    # The whole file has nearly the same percentiles.
+    assert (low, high) == pytest.approx(np.percentile(numbers, (1, 99)), abs=150)
+
+
 def test_a_raster_whose_rows_begin_in_the_south_is_drawn_upright(service: TileService, tmp_path: Path) -> None:
     numbers = np.random.default_rng(4).integers(0, 4, (1, 300, 400)).astype(np.uint8)
     straight, turned = Affine(0.001, 0, 10, 0, -0.001, 48), Affine(0.001, 0, 10, 0, 0.001, 47.7)
@@ -159,10 +178,11 @@ def test_a_raster_whose_rows_begin_in_the_south_is_drawn_upright(service: TileSe
 def test_outside_of_a_raster_tiles_are_empty_and_of_no_grid_they_are_missing(
     service: TileService, tmp_path: Path
 ) -> None:
-    path = cog(tmp_path / "classes.tif", "MODE", np.ones((1, 600, 600), np.uint8), nodata=255)
+    path = cog(tmp_path / "classes.tif", "MODE", np.ones((1, 400, 400), np.uint8), nodata=255)
     link = service.links(service.finished(path))["classes.tif"]
-    assert not drawn(link, 10, 3, 3).any()
-    assert not drawn(link, 0, 0, 0).any()  # smaller than a pixel there
+    assert not drawn(link, 12, 3, 3).any()
+    assert not drawn(link, 10, *tile_at(10.36, 47.83, 10)).any()  # small and without overviews
+    assert drawn(link, 11, *tile_at(10.36, 47.83, 11)).any()
     for z, x, y in ((3, 8, 0), (3, 0, 8), (25, 0, 0)):
         assert get(link, z, x, y).status_code == 404
     for text in ("3/-1/0", "3/a/0", "99999999999/0/0"):

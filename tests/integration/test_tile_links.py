@@ -22,7 +22,7 @@ TILES = "https://maps.example.org/tiles"
 
 @pytest.fixture
 async def service(valkey: ValkeyProcess, tmp_path: Path) -> AsyncIterator[Service]:
-    async with serving(valkey.url, tmp_path, tiles_url=TILES, secret=SECRET) as service:
+    async with serving(valkey.url, tmp_path, tiles_url=f"{TILES}/", secret=SECRET) as service:
         yield service
 
 

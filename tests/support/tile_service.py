@@ -76,6 +76,7 @@ class TileService:
 def tile_service(data: Path, ceph: Ceph | None = None) -> Iterator[TileService]:
     """Start a service and its tiles, with its files in a folder or in a new bucket."""
     pytest.importorskip("rio_tiler", reason="needs rio-tiler: pip install '.[tiles]'")
+    data.mkdir(exist_ok=True)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     store: dict[str, Any] = {}

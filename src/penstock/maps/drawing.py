@@ -1,7 +1,7 @@
 """Drawing of map tiles: the look of a raster (bands, colours, stretch, zooms), and its tiles as PNG.
 
 A class raster has the colours of its palette. One band of numbers has the ramp of the previews, and an input its red,
-green and blue, both between the 1st and the 99th percentile of a sample of 1024 px. Pixels are not interpolated.
+green and blue, both between the 1st and the 99th percentile of a sample of 1024 x 1024 px. Pixels are not interpolated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import numpy as np
 from morecantile import Tile
 from rasterio.transform import from_bounds
 from rasterio.vrt import WarpedVRT
+from rasterio.windows import Window
 from rio_tiler.errors import TileOutsideBounds
 from rio_tiler.io import Reader
 from rio_tiler.models import ImageData
@@ -29,13 +31,13 @@ from penstock.processors.geo.write.quicklook import brightness
 TILE_PX: Final = 256
 #: Highest zoom that is drawn: 1 cm to a pixel.
 MAX_ZOOM: Final = 24
-#: Zooms below that of the smallest overview: a tile then reads 4096 pixels of its side.
-_ZOOMS_WITHOUT_OVERVIEW = 4
+#: Zooms below that of the smallest overview: a tile then reads 1024 pixels of its side.
+_ZOOMS_WITHOUT_OVERVIEW = 2
 #: Side of the sample from which the stretch is taken, and its percentiles, as of previews and quicklooks.
 _SAMPLE_PX = 1024
 _LOW, _HIGH = 1, 99
-#: Pixels that the sample is made from, at most: a Sentinel-2 scene of 10 m without overviews has 121 million.
-_MOST_PX = 2**27
+#: Parts of a side of the sample, where the smallest overview is more than so many times as large as the sample.
+_PARTS, _LARGE = 4, 2
 #: Bytes of a block of the file, at most: GDAL decodes whole blocks.
 _BLOCK_BYTES = 64 << 20
 
@@ -189,17 +191,30 @@ def _is_turned(transform: Any) -> bool:
 
 def _stretch(reader: Reader, bands: tuple[int, ...]) -> tuple[float, float]:
     """Return the percentiles of a sample's values, of all bands together."""
-    dataset: Any = reader.dataset
-    smallest = max(dataset.overviews(1), default=1)
-    if dataset.width * dataset.height // smallest**2 > _MOST_PX:
-        raise MediaTooLarge("The raster has no overviews and is too large to be drawn without. Write it as a COG.")
-    values = reader.read(max_size=_SAMPLE_PX, indexes=bands).array.compressed()
+    values = np.concatenate([part.compressed() for part in _sample(reader, bands)])
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 0.0
     method: Any = "inverted_cdf" if len(bands) == 1 else "linear"
     low, high = np.percentile(values, (_LOW, _HIGH), method=method)
     return float(low), float(high)
+
+
+def _sample(reader: Reader, bands: tuple[int, ...]) -> Iterator[np.ma.MaskedArray[Any, Any]]:
+    """Yield the raster in small, or where that would read all of a large file, parts on a grid of 4 x 4 places."""
+    dataset: Any = reader.dataset
+    smallest = max(dataset.overviews(1), default=1)
+    if max(dataset.width, dataset.height) <= _SAMPLE_PX * _LARGE * smallest:
+        yield reader.read(max_size=_SAMPLE_PX, indexes=bands).array
+        return
+    side = _SAMPLE_PX // _PARTS
+    for row, column in product(range(_PARTS), repeat=2):
+        place = [
+            max(0, (2 * at + 1) * length // (2 * _PARTS) - side // 2)
+            for at, length in ((column, dataset.width), (row, dataset.height))
+        ]
+        window = Window(*place, min(side, dataset.width - place[0]), min(side, dataset.height - place[1]))
+        yield reader.read(window=window, indexes=bands, height=window.height, width=window.width).array
 
 
 def _legend(
