@@ -11,10 +11,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.display import clock, fitted, moment, packed, show_event, show_job, show_rows, words
+from penstock.cli.display import (
+    clock,
+    fitted,
+    moment,
+    packed,
+    show_estimates,
+    show_event,
+    show_job,
+    show_rows,
+    words,
+)
 from penstock.cli.progress import following, times
 from penstock.client.answers import Event, Job
 from penstock.client.decoding import read
+from penstock.client.estimates import Estimate
 
 AT = datetime(2026, 11, 21, 0, 4, 35, 579000, UTC)
 REPORT = {"code": "media_unreadable", "title": "Title", "detail": "it is no raster", "retryable": False}
@@ -53,6 +64,34 @@ def test_a_failed_job_says_each_sentence_once(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr()
     assert said.err == "media_unreadable: it is no raster (/input/scene; /input/mask: missing)\n"
     assert said.out == "1  m  failed  a=b\n"
+
+
+def test_a_job_of_a_chain_names_the_jobs_before_and_after_it(capsys: pytest.CaptureFixture[str]) -> None:
+    job = {
+        "id": "1", "model": "m", "status": "queued", "phase": "waiting", "created_at": AT.isoformat(), "after": ["a"],
+        "followers": [str(number) for number in range(7)],
+        "progress": {"done": 0, "total": None, "unit": "prompts", "message": "waits for job a"},
+    }  # fmt: skip
+
+    show_job(read(Job, job), as_json=False)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["1  m  queued  waiting  waits for job a", "  after a", "  followed by 0 1 2 3 4 and 2 more"]
+
+
+def test_an_estimate_tells_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    interval = {"low": 1.234567, "high": 4.0}
+    known = {"media_bytes": 1234, "device_seconds": interval, "wait_seconds": 7.6}
+    price = {**interval, "currency": "CHF"}
+    show_estimates([read(Estimate, {"model": "m", "queue": "q", **known, "price": price})])
+    show_estimates([read(Estimate, {"model": "m", "queue": "q", "model_problem": "no worker serves this queue"})])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "m  would be accepted in queue q", "  media           1,234 bytes", "  device seconds  1.23 to 4 s",
+        "  begins in       about 8 s", "  price           1.23 to 4 CHF",
+        "m  would be accepted in queue q", "  device seconds  unknown: no job of the model was measured yet",
+        "  begins in       unknown", "  waits: no worker serves this queue",
+    ]  # fmt: skip
 
 
 def told(*jobs: dict[str, Any]) -> list[str]:

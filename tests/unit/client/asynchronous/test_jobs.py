@@ -45,6 +45,20 @@ async def test_a_submission_uploads_its_files_first_and_repeats_under_one_key(tm
     assert job.id == "0190"
 
 
+async def test_an_estimate_is_a_dry_run_of_the_same_request(tmp_path: Path) -> None:
+    scene = tmp_path / "scene.tif"
+    scene.write_bytes(b"II*\0")
+    found = {"model": "csmask", "queue": "default", "device_seconds": {"low": 1, "high": 2}}
+    service = Answering(*sent("scene.tif"), said(200, found))
+
+    estimate = await AsyncJobs(service.service()).estimate("csmask", files={"scene": scene}, after=["0190"])
+
+    asked = service.asked[-1]
+    assert (asked.method, asked.url.path, asked.url.query) == ("POST", "/v1/jobs", b"dry_run=true")
+    assert service.body(2) == {"model": "csmask", "input": {"scene": "media://u/scene.tif"}, "after": ["0190"]}
+    assert (estimate.queue, estimate.device_seconds, estimate.price) == ("default", {"low": 1, "high": 2}, None)
+
+
 async def test_a_submission_sends_the_files_that_lie_beside_a_file(tmp_path: Path) -> None:
     names = ("a.tif", "a.tif.msk", "a.tif.aux.xml", "b.tif", "b.tfw", "c.tif", "c.tif.msk")
     for name in names:
