@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fastapi import Request
 
@@ -81,16 +82,17 @@ async def submission(
     fingerprint: str,
     origin: Origin,
     examination: Examination | None = None,
+    dry: bool = False,
 ) -> Submission:
-    """Return a checked request as a submission.
+    """Return a checked request as a submission. A `dry` run stores no media.
 
     Raises `ModelNotServed`, `ModelUnavailable`, `InvalidRequest` or an `InputError`; their issues point into the body.
     """
     if (recent := api.models.recent(wanted.model)) is not None:
         with suppress(RequestError, InputError, ModelUnavailable, NotReady):  # judge by the current models
-            return await _submission(api, recent, key, wanted, fingerprint, origin, examination)
+            return await _submission(api, recent, key, wanted, fingerprint, origin, examination, dry=dry)
     current = await api.models.read(wanted.model)
-    return await _submission(api, current, key, wanted, fingerprint, origin, examination)
+    return await _submission(api, current, key, wanted, fingerprint, origin, examination, dry=dry)
 
 
 async def _submission(
@@ -101,6 +103,8 @@ async def _submission(
     fingerprint: str,
     origin: Origin,
     examination: Examination | None,
+    *,
+    dry: bool,
 ) -> Submission:
     entry = servable(wanted.model, catalogue, key.id)
     is_current = examination is not None and examination.entry == entry
@@ -109,8 +113,10 @@ async def _submission(
     refuse_tensors(found.tensors, tenant=key.tenant, settings=api.settings)
     check_webhook(wanted, api.settings)
     by_range = media_by_range(entry.input_schema, inline.value)
-    await store_inline(api, key.tenant, inline.uploads)
-    media_bytes = await check_media(api, key.tenant, entry, found.media, by_range)
+    if not dry:
+        await store_inline(api, key.tenant, inline.uploads)
+    here = {upload.reference: len(upload.medium.data) for upload in inline.uploads}
+    media_bytes = await check_media(api, key.tenant, entry, found.media, by_range, here)
     wanted = wanted.model_copy(update={"input": inline.value})
     return submission_to(entry, key, wanted, fingerprint=fingerprint, origin=origin, media_bytes=media_bytes)
 
@@ -141,14 +147,24 @@ async def check_media(
     entry: CatalogueEntry,
     media: Iterable[tuple[str, str]],
     by_range: Collection[str] = (),
+    known: Mapping[str, int] = MappingProxyType({}),
 ) -> int | None:
     """Return the bytes of media, (place, reference) pairs, as `total_bytes`; those `by_range` may exceed the limit.
 
+    `known` has the sizes of media that the request itself carries.
     Raises an `InputError` that points to a medium that is not usable.
     """
     sizes = {
         reference: await asyncio.to_thread(
-            check_reference, api.objects, api.settings, tenant, entry, place, reference, by_range=reference in by_range
+            check_reference,
+            api.objects,
+            api.settings,
+            tenant,
+            entry,
+            place,
+            reference,
+            by_range=reference in by_range,
+            size_bytes=known.get(reference),
         )
         for place, reference in media
     }

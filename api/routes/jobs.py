@@ -17,6 +17,7 @@ import structlog
 import uuid_utils
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from penstock.api import dry_runs
 from penstock.api.auth import Key, Tenant, is_job_id, job_key
 from penstock.api.body import read_model, require_type
 from penstock.api.connection import turn
@@ -25,6 +26,7 @@ from penstock.api.forms import FORM
 from penstock.api.idempotency import id_from
 from penstock.api.job_forms import form_body, is_form, read_job_form
 from penstock.api.query import FILTERS, JobQuery
+from penstock.api.schemas.estimates import EstimateView
 from penstock.api.schemas.jobs import JobList, JobView
 from penstock.api.services import Api, Services
 from penstock.api.submissions import examine_large, require_fitting, require_room, submission
@@ -66,12 +68,9 @@ _PREFER_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\"?)(\d{1,6}(?:\.\d{1,6})?)
 _NAMESPACE = uuid.UUID("6d3c1f0e-6c0a-5d0e-9a53-5f1f3a1f6a52")
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=problems(503))
-_SUBMITTING = problems(400, 403, 408, 410, 413, 415, 422, 429) | {
-    200: {
-        "model": JobView,
-        "description": "The job ended within `Prefer: wait=n`, or before the request was repeated.",
-    }
-}
+_ENDED = "The job ended within `Prefer: wait=n`, or before the request was repeated."
+_SUBMITTING = problems(400, 403, 408, 410, 413, 415, 422, 429) | {200: {"model": JobView, "description": _ENDED}}
+_POSTING = _SUBMITTING | {200: {"model": JobView | EstimateView, "description": f"{_ENDED} Or a dry run's estimate."}}
 _READ: dict[int | str, dict[str, Any]] = problems(404, 410, 422) | {
     304: {"description": "The job is unchanged since `If-None-Match`."}
 }
@@ -86,10 +85,11 @@ Prefer = Annotated[
         "An invalid preference is ignored (RFC 7240); `Preference-Applied` reports the applied one."
     ),
 ]
+DryRun = Annotated[bool, Query(description="Check the request and answer 200 with an estimate; create no job.")]
 Wait = Annotated[float, Query(ge=0, description="Seconds to wait for the end (55 at most).")]
 
 
-@router.post("", status_code=202, openapi_extra=form_body(JobRequest), responses=_SUBMITTING)
+@router.post("", status_code=202, response_model=JobView, openapi_extra=form_body(JobRequest), responses=_POSTING)
 async def submit_job(
     request: Request,
     response: Response,
@@ -97,13 +97,16 @@ async def submit_job(
     tenant: Tenant,
     idempotency_key: Annotated[str | None, Header()] = None,
     prefer: Prefer = None,
-) -> JobView:
+    dry_run: DryRun = False,
+) -> JobView | Response:
     """Submit a job: 202, or 200 where it has already ended. With an `Idempotency-Key`, safe to repeat.
 
     The body is JSON, or a form that carries the files too: the job's fields as texts (`input` as JSON), and each file
     under the name of the field of the input that it fills (`scene`; `scene.file` inside another field; `images[]` for
     a list). A form's files together may have the size of one upload; send larger ones as uploads.
     """
+    if dry_run:
+        return await dry_runs.dry_run(request, api, new_key(tenant, None))
     key = new_key(tenant, idempotency_key)
     origin = Origin(traceparent(request.headers), idempotency_key)
     return await _answer_submission(request, response, api, key, origin, prefer)

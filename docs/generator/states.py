@@ -16,6 +16,12 @@ class Event(StrEnum):
 
     #: The job's manifest is stored.
     CONFIRM = "confirm"
+    #: The same, and jobs that the job waits for have not succeeded yet.
+    WAIT = "wait"
+    #: The jobs that the job waited for have succeeded.
+    FOLLOW = "follow"
+    #: A job that the job waited for failed, expired or was deleted. Where it was canceled, the job is too.
+    UPSTREAM_FAILED = "upstream_failed"
     CLAIM = "claim"
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -45,11 +51,14 @@ class Event(StrEnum):
 TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
     {
         (State.RESERVED, Event.CONFIRM): State.QUEUED,
+        (State.RESERVED, Event.WAIT): State.DELAYED,
         (State.RESERVED, Event.CANCEL): State.CANCELED,
         (State.QUEUED, Event.CLAIM): State.RUNNING,
         (State.QUEUED, Event.CANCEL): State.CANCELED,
         (State.QUEUED, Event.EXPIRE): State.EXPIRED,
         (State.DELAYED, Event.DUE): State.QUEUED,
+        (State.DELAYED, Event.FOLLOW): State.QUEUED,
+        (State.DELAYED, Event.UPSTREAM_FAILED): State.FAILED,
         (State.DELAYED, Event.CANCEL): State.CANCELED,
         (State.DELAYED, Event.EXPIRE): State.EXPIRED,
         (State.RUNNING, Event.SUCCEED): State.SUCCEEDED,
@@ -78,12 +87,14 @@ _PLACES: Mapping[State, tuple[float, float]] = MappingProxyType(
 _LINES: Mapping[tuple[State, State], tuple[str, float, float, str]] = MappingProxyType(
     {
         (State.RESERVED, State.QUEUED): ("M125 70H193", 159, 60, "middle"),
+        (State.RESERVED, State.DELAYED): ("M100 88V232H328", 160, 226, "middle"),
+        (State.DELAYED, State.FAILED): ("M440 212H660V170", 560, 206, "middle"),
         (State.RESERVED, State.CANCELED): ("M70 88V390H690V350", 80, 380, "start"),
         (State.QUEUED, State.RUNNING): ("M305 76H403", 352, 94, "middle"),
         (State.RUNNING, State.QUEUED): ("M430 52V26H270V50", 350, 20, "middle"),
         (State.QUEUED, State.CANCELED): ("M290 88V268H660V310", 570, 260, "middle"),
         (State.QUEUED, State.EXPIRED): ("M230 88V310", 222, 200, "end"),
-        (State.DELAYED, State.QUEUED): ("M330 220H265V90", 312, 212, "middle"),
+        (State.DELAYED, State.QUEUED): ("M330 220H265V90", 298, 212, "middle"),
         (State.DELAYED, State.CANCELED): ("M410 238V330H633", 530, 322, "middle"),
         (State.DELAYED, State.EXPIRED): ("M350 238V330H307", 358, 312, "start"),
         (State.RUNNING, State.DELAYED): ("M455 88V220H442", 449, 180, "end"),

@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from penstock.config_tables import S3, AccessProfile, DropRule, EventTarget, StoreAddress, Tenant, TenantLimits
+from penstock.config_tables import S3, AccessProfile, DropRule, EventTarget, Origins, StoreAddress, Tenant, TenantLimits
 from penstock.errors import ConfigError
 from penstock.json_body import toml_complaint, wrong_fields
 from penstock.multipart import MIN_PART_BYTES
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     access: Literal["open", "keys"] | None = None
     #: Origins of web pages (`https://maps.example.org`) whose scripts may call the API (CORS); `*` = every page, which
     #: needs API keys. Browsers send no cookies or other credentials of their own; pages send a key as a header.
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: Origins = ()
     #: Secret that signs the local store's links and the API keys: a new secret invalidates all keys. `penstock up`
     #: creates one under `data`; several API processes need the same secret.
     secret: SecretStr | None = None
@@ -144,6 +144,10 @@ class Settings(BaseSettings):
     #: Bytes of a tenant's objects (uploads, results, requests) at which further submissions and uploads are answered
     #: 403. The keeper lists the objects once an hour; results and announced uploads count at once. None = no limit.
     max_tenant_kept_bytes: int | None = Field(default=None, gt=0)
+    #: Price of a device second, which dry runs of submissions tell. None = no price.
+    price_per_device_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    #: Unit of the price.
+    currency: str = "EUR"
     #: Days for which the daily sums of usage are kept.
     usage_days: int = Field(default=400, ge=2, le=4000)
     #: Permission for tenants to send raw tensors and embeddings to models that accept them. Raw tensors bypass the
@@ -248,18 +252,6 @@ class Settings(BaseSettings):
             if not host or not port.isdigit():
                 raise ValueError(f"{pair!r} is not host:port")
         return pairs
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            parts = urlsplit(origin)
-            is_origin = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
-            if origin != "*" and not (is_origin and parts.hostname and "@" not in parts.netloc):
-                raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, and no path")
-        if "*" in origins and len(origins) > 1:
-            raise ValueError("'*' stands for every origin: name no others beside it")
-        return origins
 
     @property
     def redis_address(self) -> str:

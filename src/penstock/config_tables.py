@@ -330,3 +330,19 @@ class AccessProfile(BaseModel):
     def service(self) -> str:
         """The address of the service behind the profile, with the default applied; empty if the kind has none."""
         return (self.service_url or _SERVICES.get(self.kind, "")).rstrip("/")
+
+
+def _checked_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """Return origins of web pages; `ValueError` for another text, and for others beside `*`."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        is_origin = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
+        if origin != "*" and not (is_origin and parts.hostname and "@" not in parts.netloc):
+            raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, without a path")
+    if "*" in origins and len(origins) > 1:
+        raise ValueError("'*' stands for every origin: name no others beside it")
+    return origins
+
+
+#: Origins of web pages, or `*` alone.
+Origins = Annotated[tuple[str, ...], AfterValidator(_checked_origins)]

@@ -78,7 +78,7 @@ def submit(submission: Submission, limits: QueueLimits) -> Flow[Submitted]:
         try:
             done = yield from _redis(records.submit(submission, limits))
         except UnknownUpstream:  # Redis may have lost it
-            if (yield from _missing(submission.key.tenant, submission.after)):
+            if (yield from missing_of(submission.key.tenant, submission.after)):
                 raise
             continue
         if done.job.state is not State.RESERVED:
@@ -182,11 +182,11 @@ def sweep() -> Flow[Swept]:
         yield from _forget_checkpoints(key, stored.state, stored.fence)
     for key, lacking in swept.unsure:
         with suppress(RecordTooNew):  # a newer keeper judges it
-            yield from _redis(chains.follow(key, (yield from _missing(key.tenant, lacking))))
+            yield from _redis(chains.follow(key, (yield from missing_of(key.tenant, lacking))))
     return swept
 
 
-def _missing(tenant: str, names: Sequence[str]) -> Flow[list[str]]:
+def missing_of(tenant: str, names: Sequence[str]) -> Flow[list[str]]:
     """Return the jobs that neither store has. Those that only Redis lacks are created again."""
     missing = []
     for name in names:

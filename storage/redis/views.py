@@ -65,11 +65,11 @@ def view_of(
     position, own = (None, None) if places is None else (None if place is None else place + 1 for place in places)
     left_s = eta_s(job, int(now_us) / MICRO, position, pace_of(pace))
     return replace(
-        job, queue_position=own, eta_s=left_s, model_problem=_model_problem(problem), followers=tuple(followers)
+        job, queue_position=own, eta_s=left_s, model_problem=problem_text(problem), followers=tuple(followers)
     )
 
 
-def _model_problem(found: str | Sequence[str] | None) -> str | None:
+def problem_text(found: str | Sequence[str] | None) -> str | None:
     """Return the reply of the scripts' `problem_of` in words."""
     if found is None or isinstance(found, str):
         return found

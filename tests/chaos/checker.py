@@ -15,7 +15,7 @@ PATIENCE_S = 5.0
 _KEPT = re.compile(
     r"penstock:(tenant:[^:]+:(job:[^:]+(:events|:deliveries|:followers)?|delivery:[^:]+|jobs|gone:[^:]+|usage:\d+|kept"
     r"|sending|answered|receiver:.+:(busy|health))"
-    r"|queue:[^:]+:(speed|growth|workers|seen|starting|pool|dead|done:\d+|done_us|listening)|queues|finished|keeper|alive|run(:(reads|modes))?|recovering|tidied|claim:.+|bell:.+"
+    r"|queue:[^:]+:(speed|growth|device|workers|seen|starting|pool|dead|done:\d+|done_us|listening)|queues|finished|keeper|alive|run(:(reads|modes))?|recovering|tidied|claim:.+|bell:.+"
     r"|catalogue(:(ranks|left|living|notes))?|publishers|published:.+|workers(:seen|:starts|:(more|lines|at):.+)?|counts:(ended|tries|phases|used|lost|retried|workers)|usage:days"
     r"|swept)"
 )

@@ -276,6 +276,19 @@ def test_many_requests(shell: Shell) -> None:
     assert (mistake["custom_id"], mistake["status"]) == ("mistake", "invalid")
 
 
+def test_know_before_you_run(shell: Shell) -> None:
+    for block in blocks("know-before-you-run.md"):
+        shell.take(block)
+
+    found = json.loads((shell.folder / "estimate.json").read_text())
+    assert found["media_bytes"] == (shell.folder / "scene.tif").stat().st_size
+    assert (
+        0 < found["device_seconds"]["low"] < found["device_seconds"]["high"] <= 4.001 * found["device_seconds"]["low"]
+    )
+    with Client(shell.env["PENSTOCK_URL"]) as client:
+        assert len(client.jobs().jobs) == 3
+
+
 def test_chain_jobs(shell: Shell) -> None:
     for block in blocks("chain-jobs.md"):
         shell.take(block)

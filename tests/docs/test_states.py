@@ -11,9 +11,15 @@ from penstock.jobs import TERMINAL, State
 
 EXPECTED = {
     "other": {},  # nothing here changes a job in a state that only newer releases know
-    "reserved": {"confirm": "queued", "cancel": "canceled"},
+    "reserved": {"confirm": "queued", "wait": "delayed", "cancel": "canceled"},
     "queued": {"claim": "running", "cancel": "canceled", "expire": "expired"},
-    "delayed": {"due": "queued", "cancel": "canceled", "expire": "expired"},
+    "delayed": {
+        "due": "queued",
+        "follow": "queued",
+        "upstream_failed": "failed",
+        "cancel": "canceled",
+        "expire": "expired",
+    },
     "running": {
         "succeed": "succeeded",
         "fail": "failed",

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from penstock.client.answer_text import answer_lines
 from penstock.client.answers import Answer, Event, Job, PenstockAPIError, waits_because
+from penstock.client.estimates import Estimate
 from penstock.errors import with_places
 from penstock.views import View
 
@@ -95,6 +96,26 @@ def show_error(job: Job) -> None:
     """Print the error of a job that has one, on standard error."""
     if job.error is not None:
         err.print(f"{job.error.code}: {with_places(job.error.detail, job.error.errors)}")
+
+
+def show_estimates(found: Sequence[Estimate]) -> None:
+    """Print what jobs are expected to take."""
+    for each in found:
+        out.print(f"{each.model}  would be accepted in queue {each.queue}")
+        if each.media_bytes is not None:
+            out.print(f"  media           {each.media_bytes:,} bytes")
+        device_s, price = each.device_seconds, each.price
+        told = "unknown: no job of the model was measured yet" if device_s is None else _interval(device_s, "s")
+        out.print(f"  device seconds  {told}")
+        out.print(f"  begins in       {'unknown' if each.wait_seconds is None else f'about {each.wait_seconds:.0f} s'}")
+        if price is not None:
+            out.print(f"  price           {_interval(price, price['currency'])}")
+        if each.model_problem is not None:
+            out.print(f"  waits: {each.model_problem}")
+
+
+def _interval(found: Mapping[str, Any], unit: str) -> str:
+    return f"{found['low']:.3g} to {found['high']:.3g} {unit}"
 
 
 def show_notes(data: Mapping[str, Any] | None) -> None:

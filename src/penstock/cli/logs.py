@@ -44,15 +44,15 @@ def logs(
         _show_worker(url, str(worker), follow, as_json)
         return
     with connect(url) as client:
-        found, job = client.logs(job_id), client.job(job_id)
+        found = client.logs(job_id)
+        if as_json and not follow:
+            print_json(dict(found.raw))
+        elif not follow:
+            _show(found.lines, as_json=False)
+            _show_end(found, client.job(job_id))
     if follow:
         with connect(url, patience_s=FOLLOWING_S) as client, interruptible("The job continues."):
             _follow(client, job_id, as_json)
-    elif as_json:
-        print_json(dict(found.raw))
-    else:
-        _show(found.lines, as_json=False)
-        _show_end(found, job)
 
 
 def _show_worker(url: str, name: str, follow: bool, as_json: bool) -> None:

@@ -26,8 +26,10 @@ from penstock.cli.display import (
     print_json,
     show_all,
     show_deleted,
+    show_estimates,
     show_event,
     show_job,
+    show_one,
     show_result,
     table,
     words,
@@ -82,6 +84,7 @@ from penstock.jobs import Priority, Status
 
 if TYPE_CHECKING:
     from penstock.client import Client
+    from penstock.client.options import JobOptions
 
 app = typer.Typer(
     cls=Commands,
@@ -160,6 +163,9 @@ def submit(
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and show its progress.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the job and print what it is expected to take; submit nothing.")
+    ] = False,
     timeout_s: Timeout = None,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Wait, and save the result here.", file_okay=False)
@@ -194,13 +200,19 @@ def submit(
         require_files(rest)
         fields = parse_params([*options, *(param or [])], schema)
         document, local = _input({**read_document(whole), **fields}, rest, schema)
+        wanted: JobOptions = {
+            "metadata": pairs(metadata or [], "--meta"), "webhook": webhook, "priority": priority, "after": after,
+            "idempotency_key": key,
+        }  # fmt: skip
+        if dry_run:
+            with transfer(err, "sending") as on_bytes:
+                found = client.estimate(model, document, files=local, on_bytes=on_bytes, **wanted)
+            show_one(found, as_json, show_estimates)
+            return
         if folder is not None:
             make_folder(folder)
         with transfer(err, "sending") as on_bytes:
-            job = client.submit(
-                model, document, files=local, metadata=pairs(metadata or [], "--meta"), webhook=webhook,
-                priority=priority, after=after, idempotency_key=key, on_bytes=on_bytes,
-            )  # fmt: skip
+            job = client.submit(model, document, files=local, on_bytes=on_bytes, **wanted)
         if not wait and folder is None and timeout_s is None:
             show_job(job, as_json)
             return

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         WorkerLine,
     )
     from penstock.client.asynchronous.client import AsyncClient
+    from penstock.client.estimates import Estimate
     from penstock.client.options import BatchOptions, EndpointOptions, JobFilters, JobOptions, SubscriptionOptions
     from penstock.client.results import JobFailed, Result
     from penstock.client.subscription_answers import (
@@ -60,14 +61,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact", "AsyncClient", "Batch", "BatchOptions", "BatchPage", "Client", "ClientError", "Corrupt", "DeliveryPage",
-    "EndpointOptions", "Event", "Job", "JobFailed", "JobFilters", "JobLog", "JobOptions", "LineOutcome", "ModelInfo",
-    "Page", "PenstockAPIError", "PolygonChange", "Queue", "Result", "StillRunning", "Subscription",
+    "EndpointOptions", "Estimate", "Event", "Job", "JobFailed", "JobFilters", "JobLog", "JobOptions", "LineOutcome",
+    "ModelInfo", "Page", "PenstockAPIError", "PolygonChange", "Queue", "Result", "StillRunning", "Subscription",
     "SubscriptionCounts", "SubscriptionNote", "SubscriptionOptions", "SubscriptionResult", "Try", "Unreachable",
     "UsageDay", "UsageReport", "UsageSums", "WebhookDelivery", "WebhookEndpoint", "Worker", "WorkerLine",
 ]  # fmt: skip
 
 #: The modules that define these names; a submodule such as `answers` is imported without an HTTP library.
-_HOMES = ("answers", "options", "results", "subscription_answers", "synchronous.client", "asynchronous.client")
+_HOMES = (
+    "answers",
+    "estimates",
+    "options",
+    "results",
+    "subscription_answers",
+    "synchronous.client",
+    "asynchronous.client",
+)
 
 
 def __getattr__(name: str) -> object:

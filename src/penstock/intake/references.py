@@ -43,15 +43,18 @@ def references(entry: CatalogueEntry, value: Mapping[str, Any]) -> list[tuple[st
 
 def check_reference(
     objects: ObjectStore, settings: Settings, tenant: str, entry: CatalogueEntry, place: str, reference: str,
-    *, by_range: bool = False,
+    *, by_range: bool = False, size_bytes: int | None = None,
 ) -> int | None:  # fmt: skip
     """Return the size of a medium in bytes; None where only the worker learns the size.
+
+    `size_bytes` is that of a medium in the request, which is not stored.
 
     `by_range` is True for a medium of which only ranges are read (`media_by_range`): the worker then applies the
     model's limit to these ranges. Raises an `InputError` that points to a missing, forbidden or too large medium.
     """
     with pointing_to(place):
-        size_bytes = _size(objects, settings, tenant, reference)
+        if size_bytes is None:
+            size_bytes = _size(objects, settings, tenant, reference)
         limit = None if by_range else entry.limits.max_bytes
         if size_bytes is not None and limit is not None and size_bytes > limit:
             raise MediaTooLarge(f"{entry.name} accepts {limit} bytes; the file has {size_bytes}")

@@ -34,6 +34,7 @@
 --                                              keep it; penstock:queue:Q:compared: it was compared with the lanes, expires
 -- penstock:queue:Q:speed               hash    model -> moving average of the execution time in us
 -- penstock:queue:Q:growth              hash    model -> how the execution time grows with the media (learn_growth)
+-- penstock:queue:Q:device              hash    model, or "MODEL media" -> how the device time grows with the media (learn_device)
 -- penstock:queue:Q:done:N              hash    n: jobs that succeeded in the N-th ten seconds; since_us: when their work
 --                                              began. Expires; penstock:queue:Q:done_us is when the latest job succeeded
 -- penstock:queue:Q:workers             hash    worker -> its slots; penstock:queue:Q:seen zset by the end of its time as
@@ -396,6 +397,25 @@ local function learn_growth(job, took_s)
     (1 - part) * (known[5] + part * more * longer), known[6] + part * (units - known[6])))
 end
 
+-- Update what is known of the device time of a model's jobs, as `DeviceRate.after` in storage/redis/dry_runs.py: the number
+-- of jobs, and moving averages of the logarithms of bytes and seconds, of their variances and of their covariance. Jobs
+-- with media of known size count apart from the others.
+local function learn_device(job)
+  local device_us, bytes = tonumber(job.device_us or '') or 0, tonumber(job.media_bytes or '') or 0
+  if device_us <= 0 then return end
+  local field, known = bytes > 0 and job.model .. ' media' or job.model, {}
+  for number in string.gmatch(redis.call('HGET', qkey(job.queue, 'device'), field) or '0 0 0 0 0 0', '%S+') do
+    known[#known + 1] = tonumber(number)
+  end
+  local part = math.max(0.05, 1 / (known[1] + 1))
+  local more = (bytes > 0 and math.log(bytes) or 0) - known[2]
+  local longer = math.log(device_us / 1000000) - known[3]
+  redis.call('HSET', qkey(job.queue, 'device'), field, string.format('%d %.17g %.17g %.17g %.17g %.17g',
+    math.min(20, known[1] + 1), known[2] + part * more, known[3] + part * longer,
+    (1 - part) * (known[4] + part * more * more), (1 - part) * (known[5] + part * longer * longer),
+    (1 - part) * (known[6] + part * more * longer)))
+end
+
 -- Update the execution time of a model's jobs, or of its parts.
 local function learn_speed(job, took)
   local speed = qkey(job.queue, 'speed')
@@ -410,6 +430,7 @@ local function count_success(job, at)
   if (job.parts or '') == '' then  -- the last attempt of a job with parts is short, and says nothing about the speed
     learn_speed(job, took)
     learn_growth(job, took / 1000000)
+    learn_device(job)
   end
   if now_us() - at > 300000000 then return end  -- the old end of a job that is created again
   local row, last = qkey(job.queue, 'done:' .. int(math.floor(at / 10000000))), qkey(job.queue, 'done_us')

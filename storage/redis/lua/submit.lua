@@ -1,8 +1,9 @@
 #!lua
 -- tenant id record {name: text} priority_us max_tenant_jobs max_queued max_device_us(optional) max_kept_bytes(optional)
--- max_followers max_chain_depth
+-- max_followers max_chain_depth dry(bool)
 -- -> {created|exists, view} | {reserved, created_us, depth} | {mismatch} | {gone} | {tenant|full, jobs, speed_us, slots}
--- | {draining} | {closed} | {device, used_us, left_us} | {kept, bytes} | {upstream|followers, id} | {depth}.
+-- | {draining} | {closed} | {device, used_us, left_us} | {kept, bytes} | {upstream|followers, id} | {depth}
+-- | {fits, waiting jobs before it, pace, problem or false, device time or false} of a `dry` run, which writes nothing.
 -- `record` has the fields that Python writes (record.py). A limit below 0: the job was accepted before, and is not refused.
 -- A durable job is only reserved: it counts as waiting, and no worker can claim it before `confirm`.
 local tenant, id, record, batch = args.tenant, args.id, args.record, args.record.batch
@@ -39,6 +40,12 @@ if limited and record.after then
   local why, depth = check_chain(chain, now, tonumber(args.max_followers), tonumber(args.max_chain_depth))
   if why then return why end
   record.depth = depth
+end
+if args.dry then
+  local media = (tonumber(record.media_bytes or '') or 0) > 0
+  return { 'fits', redis.call('ZCOUNT', qkey(queue, 'waiting'), '-inf', int(now - args.priority_us)),
+    pace(queue, model, now, has_many_lanes(queue, SUBMIT_LANES)), problem_of(model) or unserved(queue, model, now),
+    redis.call('HGET', qkey(queue, 'device'), media and model .. ' media' or model) }
 end
 local job = { name = tenant .. '/' .. id, tenant = tenant, id = id, revision = '0', batch = batch }
 local state = record.durable == '1' and 'reserved' or 'queued'

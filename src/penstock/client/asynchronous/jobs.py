@@ -14,6 +14,7 @@ from penstock.client.answers import ClientError, Event, Job, JobLog, ModelInfo, 
 from penstock.client.asynchronous.files import AsyncFiles
 from penstock.client.connection import LONG_POLL_S, REPORT_EVERY_S, held
 from penstock.client.downloads import NOTES, require_place, select_artifacts, write_notes
+from penstock.client.estimates import Estimate
 from penstock.client.local_files import files_beside, lists_beside, split_files, with_media
 from penstock.client.options import (
     Files,
@@ -56,6 +57,24 @@ class AsyncJobs(AsyncFiles):
         else:
             made = await self._service.value(Job, "PUT", _job(job_id), body=body)
         return await self._whole(made)
+
+    async def estimate(
+        self,
+        model: str,
+        input: Mapping[str, Any] | None = None,  # noqa: A002  (the API's own word)
+        *,
+        files: Files | None = None,
+        on_bytes: OnBytes | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Estimate:
+        """Return what a job is expected to take, without creating it; raise the errors that `submit` would raise.
+
+        `files` are uploaded, because the service checks them; a later `submit` uploads them again.
+        """
+        check_options(options, JobOptions)
+        document = await self._with_files(model, input or {}, files or {}, on_bytes, None)
+        body = {"model": model, "input": document, **body_of(options)}
+        return await self._service.value(Estimate, "POST", "/v1/jobs?dry_run=true", body=body)
 
     async def _with_files(
         self, model: str, document: Mapping[str, Any], files: Files, on_bytes: OnBytes | None, key: str | None
