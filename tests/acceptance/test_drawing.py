@@ -144,6 +144,7 @@ def test_an_input_has_the_colours_and_the_stretch_of_its_quicklook(service: Tile
     assert (image[known][:, :3] == light[known]).all()
 
 
+@pytest.mark.breadth
 def test_a_large_input_without_overviews_has_the_stretch_of_a_grid_of_parts(
     service: TileService, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_large_input_without_overviews_has_the_stretch_of_a_grid_of_parts(
     assert (low, high) == pytest.approx(np.percentile(numbers, (1, 99)), abs=150)
 
 
+@pytest.mark.breadth
 def test_a_raster_whose_rows_begin_in_the_south_is_drawn_upright(service: TileService, tmp_path: Path) -> None:
     numbers = np.random.default_rng(4).integers(0, 4, (1, 300, 400)).astype(np.uint8)
     straight, turned = Affine(0.001, 0, 10, 0, -0.001, 48), Affine(0.001, 0, 10, 0, 0.001, 47.7)

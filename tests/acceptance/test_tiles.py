@@ -160,6 +160,7 @@ def test_leaflet_shows_the_tiles_on_a_page_of_another_origin(service: TileServic
     assert set(shown) == {"0,0,0,0", *(",".join(map(str, colour)) for colour in COLOURS.values())}
 
 
+@pytest.mark.breadth
 def test_the_page_shows_the_addresses_beside_the_map(service: TileService, job: JobKey) -> None:
     link = service.links(job)["classes.tif"]
     with (
@@ -186,6 +187,7 @@ def test_rasters_in_a_bucket_are_read_by_ranges(ceph: Ceph, tmp_path: Path) -> N
         assert (picture(tile.content)[..., 3] == 255).any()
 
 
+@pytest.mark.breadth
 def test_without_the_api_a_link_is_answered_later() -> None:
     port = free_port()
     with beside("tiles", f"http://127.0.0.1:{free_port()}", port):
