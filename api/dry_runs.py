@@ -27,8 +27,7 @@ async def dry_run(request: Request, api: Services, key: JobKey) -> Response:
             api, key, body.value, fingerprint=body.fingerprint, origin=Origin(), examination=examination, dry=True
         )
         found = await api.journal.run(forecast(checked, api.limits))
-    view = estimate_view(checked, found, api.settings)
-    return Response(view.model_dump_json(), media_type="application/json")
+    return Response(estimate_view(checked, found, api.settings).model_dump_json(), media_type="application/json")
 
 
 def estimate_view(checked: Submission, found: Forecast, settings: Settings) -> EstimateView:

@@ -130,7 +130,8 @@ class Endpoint:
         return dump({**self.extra.get("entry", {}), **own, **version})
 
     def _own(self) -> dict[str, Any]:
-        row = {name: value for name, value in asdict(self).items() if name not in OWN}
+        left_out = OWN | {"format"} if self.format == "webhook" else OWN  # the release before rejects the field
+        row = {name: value for name, value in asdict(self).items() if name not in left_out}
         return {"version": self.version, **row, "secrets": [secret.to_json() for secret in self.secrets]}
 
 
