@@ -107,6 +107,8 @@ def _interval(text: str) -> Interval:
 
 
 def _time(text: str) -> datetime:
+    if "T" not in text.upper():
+        raise ValueError("a date is no time")
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
+from starlette.exceptions import HTTPException
 
 from penstock.api.errors import error_of
 from penstock.errors import ErrorReport, ServiceError
@@ -19,7 +20,12 @@ class Relay:
         self._client = httpx2.Client(base_url=api, timeout=_TIMEOUT_S, transport=transport)
 
     def ask(self, path: str, *, key: str | None = None) -> dict[str, Any]:
-        """Return the JSON of a path, asked with a key; raise the error that the API answers, or `ServiceError`."""
+        """Return the JSON of a path, asked with a key; raise the error that the API answers.
+
+        Raises `HTTPException` (404) for a path that the API does not have, and `ServiceError` where it does not answer.
+        """
+        if {".", ".."} & set(path.partition("?")[0].split("/")):  # would lead to another route
+            raise HTTPException(404)
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         try:
             answer = self._client.get(path, headers=headers)
@@ -29,4 +35,6 @@ class Relay:
             report = ErrorReport.from_json(body)
         except (httpx2.HTTPError, ValueError, KeyError, AttributeError) as error:  # also for JSON of another server
             raise ServiceError("the API does not answer") from error
+        if report.code == "not_found":
+            raise HTTPException(404)
         raise error_of(report)
