@@ -177,6 +177,17 @@ def test_a_raster_whose_rows_begin_in_the_south_is_drawn_upright(service: TileSe
     assert (image[..., 3] == 255).any()
 
 
+def test_a_raster_across_the_antimeridian_is_drawn_on_both_sides(service: TileService, tmp_path: Path) -> None:
+    numbers, place = np.ones((1, 400, 400), np.uint8), Affine(30, 0, 813_000, 0, -30, 8_118_000)
+    path = write(tmp_path / "fiji.tif", numbers, place, "EPSG:32760", nodata=255)
+    link = service.links(service.finished(path))["fiji.tif"]
+    document = httpx2.get(link["tilejson"]).json()
+    assert (document["bounds"][0], document["bounds"][2], document["maxzoom"]) == (-180, 180, 12)
+    assert abs(document["center"][0]) > 179.9
+    for longitude in (179.99, -179.99):
+        assert drawn(link, 12, *tile_at(longitude, -17.03, 12)).any()
+
+
 def test_outside_of_a_raster_tiles_are_empty_and_of_no_grid_they_are_missing(
     service: TileService, tmp_path: Path
 ) -> None:
@@ -187,7 +198,7 @@ def test_outside_of_a_raster_tiles_are_empty_and_of_no_grid_they_are_missing(
     assert drawn(link, 11, *tile_at(10.36, 47.83, 11)).any()
     for z, x, y in ((3, 8, 0), (3, 0, 8), (25, 0, 0)):
         assert get(link, z, x, y).status_code == 404
-    for text in ("3/-1/0", "3/a/0", "99999999999/0/0"):
+    for text in ("3/-1/0", "3/a/0", "99999999999/0/0", "..%2f..%2fjobs/3/0/0"):
         answer = httpx2.get(link["xyz"].replace("{z}/{x}/{y}", text))
         assert answer.status_code == 404, answer.text
     assert get(link, 10, *tile_at(10.35, 47.8, 10), band=2).json()["code"] == "unknown_artifact"
@@ -205,9 +216,11 @@ def test_files_that_cannot_be_drawn_are_refused_with_the_reason(service: TileSer
     heavy = write(tmp_path / "heavy.tif", np.ones((1, 8208, 8208), np.uint8), **block)
     broken = tmp_path / "broken.tif"
     broken.write_bytes(b"this is no GeoTIFF" * 1000)
-    job = service.finished(nowhere, heavy, broken)
+    polar = write(tmp_path / "polar.tif", ones, Affine(30, 0, -600, 0, -30, 600), "EPSG:3413")
+    job = service.finished(nowhere, heavy, broken, polar)
     assert refusal(service, job, "nowhere.tif")[0] == 422
     assert "no place on the earth" in refusal(service, job, "nowhere.tif")[1]
+    assert "nearer to a pole" in refusal(service, job, "polar.tif")[1]
     assert "blocks are larger than 64 MiB" in refusal(service, job, "heavy.tif")[1]
     status, detail = refusal(service, job, "broken.tif")
     assert status == 422

@@ -17,6 +17,7 @@ import numpy as np
 from morecantile import Tile
 from rasterio.transform import from_bounds
 from rasterio.vrt import WarpedVRT
+from rasterio.warp import calculate_default_transform
 from rasterio.windows import Window
 from rio_tiler.errors import TileOutsideBounds
 from rio_tiler.io import Reader
@@ -31,6 +32,8 @@ from penstock.processors.geo.write.quicklook import brightness
 TILE_PX: Final = 256
 #: Highest zoom that is drawn: 1 cm to a pixel.
 MAX_ZOOM: Final = 24
+#: Highest latitude of Web Mercator, and its projection with the antimeridian in the middle.
+_HIGHEST, _TURNED = 85.06, "+proj=webmerc +lon_0=180 +datum=WGS84"
 #: Zooms below that of the smallest overview: a tile then reads 1024 pixels of its side.
 _ZOOMS_WITHOUT_OVERVIEW = 2
 #: Side of the sample from which the stretch is taken, and its percentiles, as of previews and quicklooks.
@@ -71,7 +74,7 @@ class Look:
     colours: dict[int, Colour] | None
     low: float
     high: float
-    #: West, south, east and north in degrees.
+    #: West, south, east and north in degrees; east is beyond 180 for a raster across the antimeridian.
     bounds: tuple[float, float, float, float]
     minzoom: int
     maxzoom: int
@@ -108,19 +111,28 @@ def look_of(source: Source, band: int) -> Look:
         colours = reader.colormap if len(set(bands)) == 1 and dataset.dtypes[bands[0] - 1] == "uint8" else None
         low, high = (0.0, 0.0) if colours else _stretch(reader, bands)
         overviews = len(dataset.overviews(1))
-        maxzoom = min(reader.maxzoom, MAX_ZOOM)
         west, south, east, north = reader.get_geographic_bounds(reader.tms.rasterio_geographic_crs)
+        if south >= _HIGHEST or north <= -_HIGHEST:
+            raise MediaUnreadable("The raster lies nearer to a pole than web maps reach.")
+        east += 360 * (west > east)
+        maxzoom = min(_maxzoom_across(reader) if west > 0 and east > 180 else reader.maxzoom, MAX_ZOOM)
         return Look(
             bands=bands[:1] if colours else bands,
             colours=dict(colours) if colours else None,
             low=low,
             high=high,
-            bounds=(west, max(south, -85.06), east, min(north, 85.06)),
+            bounds=(west, max(south, -_HIGHEST), east, min(north, _HIGHEST)),
             minzoom=max(0, maxzoom - overviews - _ZOOMS_WITHOUT_OVERVIEW),
             maxzoom=maxzoom,
             names=tuple(name or f"band {at}" for at, name in enumerate(dataset.descriptions, 1)),
             legend=_legend(dataset, bands, colours, low, high),
         )
+
+
+def _maxzoom_across(reader: Reader) -> int:
+    """Return the zoom of a raster across the antimeridian, which `Reader` takes for one around the earth."""
+    grid, _, _ = calculate_default_transform(reader.crs, _TURNED, reader.width, reader.height, *reader.bounds)
+    return int(reader.tms.zoom_for_res(max(abs(grid.a), abs(grid.e))))
 
 
 def draw(source: Source, look: Look, z: int, x: int, y: int) -> bytes:

@@ -107,9 +107,7 @@ def _interval(text: str) -> Interval:
 
 
 def _time(text: str) -> datetime:
-    if "T" not in text.upper():
-        raise ValueError("a date is no time")
-    found = datetime.fromisoformat(text)
+    found = datetime.fromisoformat(text if "T" in text.upper() else "")  # a date is no time
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

@@ -122,8 +122,8 @@ def _tilejson(source: Source, look: Look, xyz: str, band: int) -> bytes:
         "tiles": [xyz if band == 1 else f"{xyz}&band={band}"],
         "minzoom": look.minzoom,
         "maxzoom": look.maxzoom,
-        "bounds": list(look.bounds),
-        "center": [(west + east) / 2, (south + north) / 2, look.minzoom],
+        "bounds": [west, south, east, north] if east <= 180 else [-180, south, 180, north],
+        "center": [((west + east) / 2 + 180) % 360 - 180, (south + north) / 2, look.minzoom],
         "legend": "\n".join(look.legend),
         "bands": list(look.names),
     }
