@@ -198,7 +198,8 @@ class TestEnds:
             job = read(desk, name)
             assert job.error is not None
             assert (job.state, job.attempt, job.error.code) == (state, 0, "upstream_failed")
-            assert job.error.detail == f"job {upstream}, for which this one waited, {state.value}"
+            how = "was canceled" if state is State.CANCELED else state.value
+            assert job.error.detail == f"job {upstream}, for which this one waited, {how}"
         due = [task.delivery.event for task in desk.store.run(deliveries.due(10, 60)).tasks]
         assert due == [f"job.{state.value}"]
         assert claims(desk) == {}

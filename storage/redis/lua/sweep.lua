@@ -73,7 +73,8 @@ if room > 0 then
   each('chained', { delayed = true }, function(job)
     local id, state = string.match(job.doomed or '', '^(%S+) (%S+)$')
     if id and job.cancel ~= '1' then
-      local error = string.format(args.upstream_error, id, state == 'gone' and 'was deleted' or state)
+      local how = ({ gone = 'was deleted', canceled = 'was canceled' })[state] or state
+      local error = string.format(args.upstream_error, id, how)
       return ends(job, state == 'canceled' and 'canceled' or 'failed', { error = error }, 8)
     end
     if judge_again(job, now) then
