@@ -316,6 +316,29 @@ def test_assets_that_are_missing_or_have_no_address_are_explained(pool: IOPool, 
             run(pool, job_media(gone, tmp_path, server), gone, tmp_path, BLUE_RED)
 
 
+def test_a_date_whose_file_cannot_be_had_is_named_and_the_others_go_on(pool: IOPool, tmp_path: Path) -> None:
+    assets = bands_of_one_scene(tmp_path / "data")
+    with ServedFiles(tmp_path / "data").serve() as server:
+        here, gone = (
+            {
+                "stac": item(assets)
+                | {"links": [{"rel": "self", "href": f"http://127.0.0.1:{server.port}/{at}item.json"}]}
+            }
+            for at in ("", "elsewhere/")
+        )
+        request = {"dates": [gone, here], "series": {"of": ["class 1"]}, "outputs": ["classes", "stats"]}
+        done = run(pool, job_media(request, tmp_path, server), request, tmp_path, BLUE_RED)
+        assert done.result.data is not None
+        (failed,) = done.result.data["series"]["failed"]
+        assert (failed["listed"], failed["date"]) == (1, None)
+        assert "elsewhere/bands/B02.tif: the server responded with status 404" in failed["reason"]
+        (map_of_it,) = [file.path for name, file in done.files.items() if name.endswith("-classes.tif")]
+        np.testing.assert_array_equal(read(map_of_it)[0], expected_classes())
+        nothing: dict[str, Any] = {**request, "dates": [gone, gone]}
+        with pytest.raises(InvalidInput, match=r"No date of the series can be used. Date 1: .*status 404.* Date 2: "):
+            run(pool, job_media(nothing, tmp_path / "no", server), nothing, tmp_path / "no", BLUE_RED)
+
+
 def test_only_the_assets_of_an_item_are_fetched_for_a_processor(tmp_path: Path) -> None:
     with ServedFiles(tmp_path).serve() as server:
         at = f"http://127.0.0.1:{server.port}"
