@@ -122,7 +122,8 @@ class Media(Protocol):
         """Have the worker fetch a file that a document of the request names; then `path` returns it.
 
         The same rules apply as for references in the request. Call this before `pre_process` returns. With `by_range`,
-        a large TIFF file is partial.
+        a large TIFF file is partial. Raises the `InputError` of a file that cannot be had: let it end the job, or go
+        on without the file.
         """
         ...
 

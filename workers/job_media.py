@@ -145,12 +145,18 @@ class JobMedia:
         A processor can ask for nothing else: a decoder that was taken over could send data in an address.
         """
         base = document if isinstance(document, str) else None
+        if base is not None and base not in self.files:
+            return  # it may be missing, and is
         item = _json(self.files[document].source) if isinstance(document, str) else document
         items = collection_items(item, base)
         if items is None:
             self.linked |= linked_files(item, base)
         for each in items or ():
             self.linked |= linked_files(each, None)
+
+    def lack(self, reference: str) -> None:
+        """Let the processor ask again for a file that could not be had: it gets the error."""
+        self.linked[reference] = LinkedFile()
 
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
         """Fetch a file that a document of the request names."""

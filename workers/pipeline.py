@@ -26,11 +26,14 @@ from penstock.errors import (
 )
 from penstock.intake.guard import GuardedClient
 from penstock.intake.media import fetch_for_job, readable
-from penstock.intake.references import pointing_to
 from penstock.intake.request_defaults import defaults_of
 from penstock.intake.submissions import check_tensors
 from penstock.jobs import TERMINAL, Claim, Phase, QueueMode, State
-from penstock.models import Model, linked_documents, media_by_range, media_references, media_to_share
+from penstock.models import (
+    Model,
+    media_references,
+    media_to_share,
+)
 from penstock.observation.listening import listening
 from penstock.processors.base import Divisible, Output, Prompt, finding_name
 from penstock.storage.journal import journal, queue_modes, usage_ledger
@@ -48,6 +51,7 @@ from penstock.workers.engine.base import Engine
 from penstock.workers.engine.device_class import device_class
 from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.job_media import HELD_BYTES, JobMedia
+from penstock.workers.named_media import fetch_named
 from penstock.workers.places import Places
 from penstock.workers.processing import Processed, Processing, Work
 from penstock.workers.provenance import Course, copied, environment, provenance
@@ -260,16 +264,10 @@ class Pipeline:
             left_bytes=HELD_BYTES, hashed=attempt.claim.part is None,
             order=partial(readable, tenant=attempt.claim.key.tenant, settings=self.settings),
         )  # fmt: skip
-        by_range = media_by_range(runnable.schema, request)
         undecided = frozenset() if runnable.model.cache else media_to_share(runnable.schema, request)
         if undecided and not self.splitter.may_split(attempt.claim):
             undecided = frozenset()
-        for place, reference in media_references(runnable.schema, request):
-            attempt.check()
-            with pointing_to(place):
-                media.add(reference, by_range=reference in by_range, undecided=reference in undecided)
-        for document in linked_documents(runnable.schema, request):
-            media.allow_links(document)
+        fetch_named(media, runnable.schema, request, undecided=undecided, check=attempt.check)
         return media
 
     def _checkpoints(self, attempt: Attempt, model: Model, folder: Path) -> StoredCheckpoints:

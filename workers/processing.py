@@ -176,6 +176,7 @@ class Files:
         return any(file.partial for file in (*self.files.values(), *self.fetched.values()))
 
     def _file(self, reference: str) -> LocalMedia:
+        self.fetch(reference)  # of a file that may be missing: the error is the processor's to judge
         return self.files.get(reference) or self.fetched[reference]
 
     def checkpoints(self, prefix: str) -> Mapping[str, Path]:

@@ -106,11 +106,11 @@ def fingerprint_of(claim: Claim, runnable: RunnableModel, hashes: Mapping[str, s
 
     Included are the tenant, the versions of Penstock and of the processor, the packages of the model's environment, its
     record with revision and options, the request, and each medium's name and bytes. Upload ids and query strings of
-    addresses are not included. `hashes` are those of the media, by reference.
+    addresses are not included. `hashes` are those of the media, by reference; one that is missing and may be has none.
     """
     model, request = runnable.model, dict(claim.submission.input)
     places = media_references(runnable.schema, request)
-    named = {place: [_MEDIUM, _called(reference), hashes[reference]] for place, reference in places}
+    named = {place: [_MEDIUM, _called(reference), hashes.get(reference)] for place, reference in places}
     software = [__version__, version_of(model.processor)]
     if model.environment is not None:
         software.append(str(digest_of(Path(model.environment))))

@@ -20,7 +20,14 @@ from penstock.processors.geo.scene_request import (
     BandName,
     check_without,
 )
-from penstock.processors.geo.schema_marks import absent, item_needs, only_one_of, optional, with_choice
+from penstock.processors.geo.schema_marks import (
+    absent,
+    dates_of_a_series,
+    item_needs,
+    only_one_of,
+    optional,
+    with_choice,
+)
 from penstock.processors.geo.zones_request import ZonesField
 from penstock.times import Time
 
@@ -77,7 +84,8 @@ class SceneRequest(Acquisition):
     dates: Annotated[list[Acquisition], Field(min_length=1, max_length=100)] | SkipJsonSchema[None] = optional(
         "The scene at several dates, earliest first, for a model with this number of dates. A known time that is "
         "earlier than the one before it is an error. All dates must be on one grid; each can have its own sidecar "
-        "or STAC item. `bands` and `radiometry` apply to every date. Of a `series`: up to 100, in any order."
+        "or STAC item. `bands` and `radiometry` apply to every date. Of a `series`: up to 100, in any order.",
+        mark=dates_of_a_series,
     )
     bands: list[BandName | Annotated[int, Field(ge=1)]] | None = Field(
         default=None,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field
 
 from penstock.media_types import BESIDE, SCENE_FILES
-from penstock.models import BY_RANGE, LINKS, SHARED
+from penstock.models import BY_RANGE, LINKS, MAY_LACK, SHARED
 
 FORMS = "media://<upload>, s3://bucket/key (allowed buckets) or https://... (allowed hosts)"
 
@@ -25,9 +25,15 @@ def with_links(schema: dict[str, Any]) -> None:
     schema[LINKS] = True
 
 
-def optional(description: str, **bounds: Any) -> Any:
+def optional(description: str, mark: Callable[[dict[str, Any]], None] = without_default, **bounds: Any) -> Any:
     """Return a field that may be left out, whose default the schema does not show."""
-    return Field(default=None, description=description, json_schema_extra=without_default, **bounds)
+    return Field(default=None, description=description, json_schema_extra=mark, **bounds)
+
+
+def dates_of_a_series(schema: dict[str, Any]) -> None:
+    """Mark dates: files of a series may be missing, and only their dates fail."""
+    schema.pop("default", None)
+    schema[MAY_LACK] = "series"
 
 
 def with_choice(schema: dict[str, Any]) -> None:

@@ -75,6 +75,10 @@ BY_RANGE = "x-by-range"
 #: TIFF files may be partial in every request, because it may be others who read them.
 SHARED = "x-shared"
 
+#: Marks a part of a request whose media may be missing, if the request has the field that the mark names: the processor
+#: gets the error of a file that cannot be had when it asks for its path.
+MAY_LACK = "x-may-lack"
+
 #: Marks a STAC item in a processor's request, as a media reference or as the document itself: the processor may have
 #: the worker fetch the item's assets (`Media.fetch`).
 LINKS = "x-links"
@@ -361,6 +365,12 @@ def media_to_share(schema: Mapping[str, Any], value: Mapping[str, Any]) -> froze
     return frozenset(text for text in found if isinstance(text, str) and not text.startswith(("http://", "https://")))
 
 
+def places_that_may_lack(schema: Mapping[str, Any], value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the beginnings of the JSON pointers of media that may be missing: the parts with the mark `MAY_LACK`."""
+    found = _places(schema, value) if _mentions(schema, MAY_LACK) else ()
+    return tuple(f"{place}/" for place, part, _ in found if value.get(part.get(MAY_LACK, "")) is not None)
+
+
 def linked_documents(schema: Mapping[str, Any], value: Any) -> Iterator[str | Mapping[str, Any]]:
     """Yield the documents of a request whose links may be fetched: references, or documents themselves."""
     for _, part, found in _places(schema, value) if _mentions(schema, LINKS) else ():
@@ -412,7 +422,7 @@ def _mentions(schema: Mapping[str, Any], mark: str) -> bool:
         if len(_MARKED) >= _MAX_MARKED:
             _MARKED.clear()
         text = json.dumps(schema, default=dict)
-        marks = (each for each in (_MEDIA, TENSORS, BY_RANGE, SHARED, LINKS) if f'"{each}"' in text)
+        marks = (each for each in (_MEDIA, TENSORS, BY_RANGE, SHARED, LINKS, MAY_LACK) if f'"{each}"' in text)
         known = _MARKED[id(schema)] = schema, frozenset(marks)
     return mark in known[1]
 

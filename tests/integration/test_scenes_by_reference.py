@@ -29,7 +29,7 @@ from penstock.errors import (
 from penstock.intake.guard import GuardedClient
 from penstock.intake.media import fetch_for_job, upload_key
 from penstock.intake.partial import joined, without
-from penstock.models import Model, linked_documents, media_by_range, media_references, media_to_share
+from penstock.models import Model, media_to_share
 from penstock.processors.base import Output, Prompt
 from penstock.processors.geo.read.gdal import rasterio
 from penstock.processors.geo.request import SegmentationRequest
@@ -38,6 +38,7 @@ from penstock.storage.objects.opening import open_store
 from penstock.workers.io.forks import ForkOptions
 from penstock.workers.io.pool import IOPool
 from penstock.workers.job_media import JobMedia
+from penstock.workers.named_media import fetch_named
 from penstock.workers.processing import Processed, Work
 from tests.support.geo.metadata import item
 from tests.support.geo.scenes import NORTH_UP, by_value, make_model, pattern, read, write_scene
@@ -72,11 +73,8 @@ def job_media(
         fetch_for_job, store=store, tenant="acme", settings=settings, guard=GuardedClient(settings), limit_bytes=limit
     )
     media = JobMedia(get, folder / "room" / "job" / "media", lambda _: None, hashed=hashed)
-    by_range, undecided = media_by_range(SCHEMA, request), media_to_share(SCHEMA, request) if shared else ()
-    for _, reference in media_references(SCHEMA, request):
-        media.add(reference, by_range=reference in by_range, undecided=reference in undecided)
-    for document in linked_documents(SCHEMA, request):
-        media.allow_links(document)
+    undecided = media_to_share(SCHEMA, request) if shared else frozenset()
+    fetch_named(media, SCHEMA, request, undecided=undecided)
     return media
 
 
@@ -314,6 +312,49 @@ def test_assets_that_are_missing_or_have_no_address_are_explained(pool: IOPool, 
         gone: dict[str, Any] = {"stac": item(assets) | {"links": [here]}}
         with pytest.raises(MediaNotFound, match=r"elsewhere/bands/B02.tif: the server responded with status 404"):
             run(pool, job_media(gone, tmp_path, server), gone, tmp_path, BLUE_RED)
+
+
+def test_a_date_whose_file_cannot_be_had_is_named_and_the_others_go_on(pool: IOPool, tmp_path: Path) -> None:
+    assets = bands_of_one_scene(tmp_path / "data")
+    with ServedFiles(tmp_path / "data").serve() as server:
+        here, gone = (
+            {
+                "stac": item(assets)
+                | {"links": [{"rel": "self", "href": f"http://127.0.0.1:{server.port}/{at}item.json"}]}
+            }
+            for at in ("", "elsewhere/")
+        )
+        request = {"dates": [gone, here], "series": {"of": ["class 1"]}, "outputs": ["classes", "stats"]}
+        done = run(pool, job_media(request, tmp_path, server), request, tmp_path, BLUE_RED)
+        assert done.result.data is not None
+        (failed,) = done.result.data["series"]["failed"]
+        assert (failed["listed"], failed["date"]) == (1, None)
+        assert "elsewhere/bands/B02.tif: the server responded with status 404" in failed["reason"]
+        (map_of_it,) = [file.path for name, file in done.files.items() if name.endswith("-classes.tif")]
+        np.testing.assert_array_equal(read(map_of_it)[0], expected_classes())
+        nothing: dict[str, Any] = {**request, "dates": [gone, gone]}
+        with pytest.raises(InvalidInput, match=r"No date of the series can be used. Date 1: .*status 404.* Date 2: "):
+            run(pool, job_media(nothing, tmp_path / "no", server), nothing, tmp_path / "no", BLUE_RED)
+
+
+@pytest.mark.parametrize("field", ["scene", "stac"])
+def test_a_date_whose_scene_cannot_be_had_is_named_too(field: str, pool: IOPool, tmp_path: Path) -> None:
+    assets = bands_of_one_scene(tmp_path / "data")
+    with ServedFiles(tmp_path / "data").serve() as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        here = {"stac": item(assets) | {"links": [{"rel": "self", "href": f"{address}item.json"}]}}
+        gone = {field: f"{address}none.{'tif' if field == 'scene' else 'json'}"}
+        request = {"dates": [here, gone], "series": {"of": ["class 1"]}, "outputs": ["classes", "stats"]}
+        done = run(pool, job_media(request, tmp_path, server), request, tmp_path, BLUE_RED)
+        assert done.result.data is not None
+        (failed,) = done.result.data["series"]["failed"]
+        assert failed["listed"] == 2
+        assert "none." in failed["reason"]
+        assert "status 404" in failed["reason"]
+        alone: dict[str, Any] = {"dates": [here, gone], "outputs": ["classes", "stats"]}
+        with pytest.raises(MediaNotFound, match="status 404") as caught:
+            job_media(alone, tmp_path / "alone", server)  # both dates of one input: none may be missing
+        assert [issue.pointer for issue in caught.value.errors] == [f"/input/dates/1/{field}"]
 
 
 def test_only_the_assets_of_an_item_are_fetched_for_a_processor(tmp_path: Path) -> None:

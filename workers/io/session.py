@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from penstock.errors import Interruption, PenstockError, ProcessorFailed
+from penstock.errors import InputError, Interruption, PenstockError, ProcessorFailed
 from penstock.functions.wire import Closed, Tick, Unsendable, Wire, WireError
 from penstock.processors.base import MAX_FINDING_CHARS, MAX_FINDINGS, Divisible, Output, Prepared, Prompt, Value
 from penstock.workers.artifacts import Sink
@@ -143,14 +143,24 @@ def receive_plan(
                 do_for_process(process, limits, fill)
                 send_answer(process, limits, READING, "filled")
             case {"kind": "fetch", "reference": str(reference), "by_range": bool(by_range)}:
-                fetch = partial(requests.fetch, reference, by_range=by_range)
-                file = do_for_process(process, limits, fetch)
-                path = str(file.path)
-                send_answer(
-                    process, limits, READING, "fetched", path=path, etag=file.etag, partial=file.partial
-                )  # fmt: skip
+                answer = do_for_process(process, limits, partial(_fetched, requests, reference, by_range))
+                send_answer(process, limits, READING, "fetched", **answer)
             case _:
                 return message
+
+
+def _fetched(requests: MediaRequests, reference: str, by_range: bool) -> dict[str, Any]:
+    """Return the answer to a process's request for a file, or the error of one that cannot be had.
+
+    The processor decides what such a file means: the end of the job, or one date less.
+    """
+    try:
+        file = requests.fetch(reference, by_range=by_range)
+    except InputError as error:
+        if error.retryable:
+            raise
+        return {"problem": reports.to_json(error, 0)}
+    return {"path": str(file.path), "etag": file.etag, "partial": file.partial}
 
 
 def only_prompts(prepared: Mapping[str, Any]) -> list[Prompt] | None:

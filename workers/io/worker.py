@@ -233,9 +233,11 @@ class RemoteMedia:
         self._wire = wire
 
     def fetch(self, reference: str, *, by_range: bool) -> LocalMedia:
-        """Have the worker fetch a file; only in the first half."""
+        """Have the worker fetch a file; only in the first half. Raises the error of a file that cannot be had."""
         with self._asking:
             answer = ask(self._wire, "fetched", "fetch", reference=reference, by_range=by_range)
+        if (problem := answer.get("problem")) is not None:
+            raise reports.from_json(problem)
         return LocalMedia(Path(answer["path"]), answer["etag"], answer["partial"])
 
     def fill(self, reference: str, ranges: Sequence[tuple[int, int]], *, later: bool) -> None:
