@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.display import err
-from penstock.cli.options import DEFAULT_URL, UNAVAILABLE, Url, host_and_port
+from penstock.cli.options import DEFAULT_URL, Url, host_and_port, needing
 
 
 def features(
@@ -19,13 +18,8 @@ def features(
 ) -> None:
     """Serve the polygons of results by OGC API - Features, for QGIS and GDAL: each request with its own API key."""
     host, port = host_and_port(http, "127.0.0.1:8086")
-    try:
+    with needing("geo", "reading polygons", "rasterio", "numpy", "PIL", "pyogrio", "shapely", "pyproj"):
         from penstock.maps.features import MOST_REQUESTS, feature_app
-    except ModuleNotFoundError as error:
-        if error.name not in ("rasterio", "numpy", "PIL", "pyogrio", "shapely", "pyproj"):
-            raise
-        err.print("penstock: polygons need packages more: pip install 'penstock[geo]'")
-        raise typer.Exit(UNAVAILABLE) from error
     import uvicorn
 
     app = feature_app(url, public_url or f"http://{http}", [host.strip("[]")])

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.display import err
-from penstock.cli.options import DEFAULT_URL, UNAVAILABLE, Url, host_and_port
+from penstock.cli.options import DEFAULT_URL, Url, host_and_port, needing
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -41,13 +40,8 @@ def mcp(
 
     An agent's settings name the command: {"mcpServers": {"penstock": {"command": "penstock", "args": ["mcp"]}}}.
     """
-    try:
+    with needing("mcp", "the Model Context Protocol", "mcp", "mcp_types"):
         from penstock.mcp.server import mcp_server
-    except ModuleNotFoundError as error:
-        if error.name not in ("mcp", "mcp_types"):
-            raise
-        err.print("penstock: the Model Context Protocol needs a package more: pip install 'penstock[mcp]'")
-        raise typer.Exit(UNAVAILABLE) from error
     import anyio
 
     if http is None:

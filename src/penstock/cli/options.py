@@ -93,6 +93,18 @@ def pairs(texts: list[str], option: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
+@contextmanager
+def needing(extra: str, what: str, *packages: str) -> Iterator[None]:
+    """End the command with the name of the extra where one of its packages is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in packages:
+            raise
+        err.print(f"penstock: {what} needs more packages: pip install 'penstock[{extra}]'")
+        raise typer.Exit(UNAVAILABLE) from error
+
+
 def host_and_port(text: str, example: str) -> tuple[str, int]:
     """Return the host and the port of `HOST:PORT`; raise `typer.BadParameter` with an example for another text."""
     host, _, port = text.rpartition(":")

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.display import err
-from penstock.cli.options import DEFAULT_URL, UNAVAILABLE, Url, host_and_port
+from penstock.cli.options import DEFAULT_URL, Url, host_and_port, needing
 
 
 def tiles(
@@ -19,13 +18,8 @@ def tiles(
     The service makes signed links to them where its setting `tiles_url` is the address of this process.
     """
     host, port = host_and_port(http, "127.0.0.1:8085")
-    try:
+    with needing("tiles", "drawing tiles", "rio_tiler", "rasterio", "numpy", "PIL", "pyogrio", "shapely"):
         from penstock.maps.tiles import MOST_REQUESTS, tile_app
-    except ModuleNotFoundError as error:
-        if error.name not in ("rio_tiler", "rasterio", "numpy", "PIL", "pyogrio", "shapely"):
-            raise
-        err.print("penstock: tiles need packages more: pip install 'penstock[tiles]'")
-        raise typer.Exit(UNAVAILABLE) from error
     import uvicorn
 
     uvicorn.run(tile_app(url), host=host.strip("[]"), port=port, log_level="warning", limit_concurrency=MOST_REQUESTS)

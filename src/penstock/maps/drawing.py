@@ -110,29 +110,25 @@ def look_of(source: Source, band: int) -> Look:
             raise UnknownArtifact(f"{source.title} has no band {max(bands)}; its bands: 1 to {dataset.count}")
         colours = reader.colormap if len(set(bands)) == 1 and dataset.dtypes[bands[0] - 1] == "uint8" else None
         low, high = (0.0, 0.0) if colours else _stretch(reader, bands)
-        overviews = len(dataset.overviews(1))
         west, south, east, north = reader.get_geographic_bounds(reader.tms.rasterio_geographic_crs)
         if south >= _HIGHEST or north <= -_HIGHEST:
             raise MediaUnreadable("The raster lies nearer to a pole than web maps reach.")
         east += 360 * (west > east)
-        maxzoom = min(_maxzoom_across(reader) if west > 0 and east > 180 else reader.maxzoom, MAX_ZOOM)
+        maxzoom = min(reader.maxzoom, MAX_ZOOM)
+        if west > 0 and east > 180:  # the Reader takes it for a raster around the earth
+            grid, *_ = calculate_default_transform(reader.crs, _TURNED, dataset.width, dataset.height, *reader.bounds)
+            maxzoom = min(reader.tms.zoom_for_res(max(abs(grid.a), abs(grid.e))), MAX_ZOOM)
         return Look(
             bands=bands[:1] if colours else bands,
             colours=dict(colours) if colours else None,
             low=low,
             high=high,
             bounds=(west, max(south, -_HIGHEST), east, min(north, _HIGHEST)),
-            minzoom=max(0, maxzoom - overviews - _ZOOMS_WITHOUT_OVERVIEW),
+            minzoom=max(0, maxzoom - len(dataset.overviews(1)) - _ZOOMS_WITHOUT_OVERVIEW),
             maxzoom=maxzoom,
             names=tuple(name or f"band {at}" for at, name in enumerate(dataset.descriptions, 1)),
             legend=_legend(dataset, bands, colours, low, high),
         )
-
-
-def _maxzoom_across(reader: Reader) -> int:
-    """Return the zoom of a raster across the antimeridian, which `Reader` takes for one around the earth."""
-    grid, _, _ = calculate_default_transform(reader.crs, _TURNED, reader.width, reader.height, *reader.bounds)
-    return int(reader.tms.zoom_for_res(max(abs(grid.a), abs(grid.e))))
 
 
 def draw(source: Source, look: Look, z: int, x: int, y: int) -> bytes:

@@ -26,15 +26,12 @@ class Relay:
         """
         if {".", ".."} & set(path.partition("?")[0].split("/")):  # would lead to another route
             raise HTTPException(404)
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         try:
-            answer = self._client.get(path, headers=headers)
+            answer = self._client.get(path, headers={} if key is None else {"Authorization": f"Bearer {key}"})
             body: dict[str, Any] = answer.json()
             if answer.status_code == 200:
                 return body
             report = ErrorReport.from_json(body)
         except (httpx2.HTTPError, ValueError, KeyError, AttributeError) as error:  # also for JSON of another server
             raise ServiceError("the API does not answer") from error
-        if report.code == "not_found":
-            raise HTTPException(404)
-        raise error_of(report)
+        raise HTTPException(404) if report.code == "not_found" else error_of(report)

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from penstock.cli.options import Waits
+from penstock.cli.options import UNAVAILABLE, Waits, needing
 from penstock.client import PenstockAPIError, Unreachable
 
 AWAY = Unreachable("no answer from http://127.0.0.1:9: Connection refused")
@@ -59,3 +60,12 @@ def test_the_shell_completes_commands_and_asks_the_service_for_models() -> None:
     away = {**words, "COMP_WORDS": "penstock submit cs", "COMP_CWORD": "2", "PENSTOCK_URL": "http://127.0.0.1:9"}
     assert penstock(**away).stdout.strip() == ""
     assert "--install-completion" in penstock("--help").stdout
+
+
+def test_a_missing_package_of_an_extra_is_named_and_any_other_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, needing("tiles", "drawing tiles", "rio_tiler"):
+        raise ModuleNotFoundError(name="rio_tiler")
+    assert ended.value.exit_code == UNAVAILABLE
+    assert "pip install 'penstock[tiles]'" in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError), needing("tiles", "drawing tiles", "rio_tiler"):
+        raise ModuleNotFoundError(name="numpy")
