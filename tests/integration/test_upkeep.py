@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.formats import RUNS
 from penstock.storage.redis import catalogues, queues, upkeep
 from penstock.storage.redis.records import JobStore
 from penstock.workers.keeper.keeper import report_newer
@@ -54,14 +55,14 @@ async def test_jobs_that_wait_for_a_newer_release_are_told(service: Service, val
     shell = Shell({"PENSTOCK_REDIS_URL": valkey.url})
     command = ("doctor", "--data", str(service.settings.data), "--url", NOWHERE, "--json")
     assert found(await shell(*command))["formats"]["ok"]
-    await service.jobs.client.hset(f"penstock:tenant:default:job:{job['id']}", "version", 2)  # type: ignore[misc]
+    await service.jobs.client.hset(f"penstock:tenant:default:job:{job['id']}", "version", RUNS + 1)  # type: ignore[misc]
     finding = found(await shell(*command))["formats"]
-    assert (finding["ok"], "1 waiting jobs need a newer one (format 2)" in finding["detail"]) == (False, True)
+    assert (finding["ok"], f"1 waiting jobs need a newer one (format {RUNS + 1})" in finding["detail"]) == (False, True)
     store = JobStore.open(valkey.url)
     with capture_logs() as logged:
         report_newer(store)
     store.close()
-    assert [(entry["event"], entry["jobs"], entry["version"]) for entry in logged] == [("jobs.newer", 1, 2)]
+    assert [(entry["event"], entry["jobs"], entry["version"]) for entry in logged] == [("jobs.newer", 1, RUNS + 1)]
 
 
 async def test_what_is_named_is_looked_at_where_there_is_no_data_folder_and_no_keeper(

@@ -30,8 +30,8 @@ class Small:
 
 
 def test_a_release_reads_the_next_format_and_runs_its_own() -> None:
-    assert formats.RUNS == formats.WRITES
-    assert formats.READS == formats.WRITES + 1
+    assert formats.RUNS == formats.CHAINED == formats.WRITES + 1
+    assert formats.READS == formats.RUNS + 1
 
 
 def test_a_document_without_a_version_has_the_first_format() -> None:

@@ -99,8 +99,6 @@ def _restore(store: records.Runs, objects: ObjectStore) -> tuple[int, int]:
     with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="restore") as pool:
         marked = _lost(store, ((key, False) for key in _marked(store, objects)))
         restored = sum(_mapped(pool, lambda row: both_stores.run(_restored(*row)), marked))
-        if restored:
-            log.info("jobs.live_again", jobs=restored)
         lost = _groups(_lost(store, counted()), TOGETHER)
         restored += sum(_mapped(pool, lambda rows: _restored_together(both_stores, rows), lost))
     usage_ledger.fold_all(store, objects, tenants)
