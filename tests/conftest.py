@@ -102,7 +102,14 @@ def _place(grid: pytest.Mark, params: Mapping[str, object]) -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported and collected from the garbage collector: it stays until the end, and there is much."""
+    """Give all tests GDAL's usual settings, which `penstock.maps` has changed for a process of its own.
+
+    Keep what was imported and collected from the garbage collector: it stays until the end, and there is much.
+    """
+    if "GDAL_SKIP" in os.environ:
+        from penstock.processors.geo.read.gdal import SKIPPED
+
+        os.environ["GDAL_SKIP"] = SKIPPED
     gc.set_threshold(50_000)
     gc.collect()
     gc.freeze()

@@ -15,10 +15,12 @@ from contextlib import contextmanager
 
 from penstock.errors import MediaUnreadable
 
+#: Formats of which GDAL knows nothing.
+SKIPPED = "VRT,WMS,WCS,WMTS,HTTP,GTI,STACTA,STACIT,DAAS,EEDA,EEDAI,NGW,OGCAPI,PLMOSAIC,PLSCENES,TileDB,Zarr"
 _SETTINGS = {
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
     "GDAL_PAM_ENABLED": "NO",
-    "GDAL_SKIP": "VRT,WMS,WCS,WMTS,HTTP,GTI,STACTA,STACIT,DAAS,EEDA,EEDAI,NGW,OGCAPI,PLMOSAIC,PLSCENES,TileDB,Zarr",
+    "GDAL_SKIP": SKIPPED,
     "VRT_VIRTUAL_OVERVIEWS": "NO",
     # GDAL prints messages that rasterio does not catch, such as warnings while it reads. Errors are raised anyway.
     "CPL_LOG": os.devnull,
