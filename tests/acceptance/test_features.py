@@ -24,6 +24,8 @@ from tests.support.made_jobs import MadeJobs, making
 from tests.support.stack import Stack, free_port, running
 from tests.support.tile_service import SECRET, beside, plain_env, tenant_key
 
+pytestmark = pytest.mark.breadth
+
 FGB = "application/vnd.flatgeobuf"
 COUNT = 500
 ITEM = {
@@ -213,7 +215,6 @@ def test_a_file_that_is_no_flatgeobuf_is_not_opened(site: Site) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "media_unreadable")
 
 
-@pytest.mark.breadth
 def test_a_page_of_too_many_points_is_refused_and_a_smaller_one_is_not(site: Site, tmp_path: Path) -> None:
     turn = np.linspace(0, 2 * np.pi, 600_000, endpoint=False)
     circle = shapely.polygons(np.stack([500_000 + 1e5 * np.cos(turn), 5e6 + 1e5 * np.sin(turn)], axis=1))
@@ -228,7 +229,6 @@ def test_a_page_of_too_many_points_is_refused_and_a_smaller_one_is_not(site: Sit
     assert (answer.json()["numberReturned"], answer.json()["numberMatched"]) == (1, 2)
 
 
-@pytest.mark.breadth
 def test_a_reader_that_was_killed_is_replaced(site: Site) -> None:
     assert site.get(site.items, limit=1).status_code == 200
     [parent] = [each for each in psutil.Process().children() if "features" in each.cmdline()]

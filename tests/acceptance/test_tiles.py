@@ -26,6 +26,8 @@ from tests.support.ceph import Ceph
 from tests.support.stack import free_port
 from tests.support.tile_service import SECRET, TileService, beside, picture, plain_env, tile_at, tile_service
 
+pytestmark = pytest.mark.breadth
+
 LEAFLET = UI / "node_modules" / "leaflet" / "dist"
 COLOURS = {0: (10, 20, 30, 255), 1: (200, 0, 0, 255), 2: (0, 180, 40, 255)}
 ZOOM = 12
@@ -160,7 +162,6 @@ def test_leaflet_shows_the_tiles_on_a_page_of_another_origin(service: TileServic
     assert set(shown) == {"0,0,0,0", *(",".join(map(str, colour)) for colour in COLOURS.values())}
 
 
-@pytest.mark.breadth
 def test_the_page_shows_the_addresses_beside_the_map(service: TileService, job: JobKey) -> None:
     link = service.links(job)["classes.tif"]
     with (
@@ -177,7 +178,6 @@ def test_the_page_shows_the_addresses_beside_the_map(service: TileService, job: 
         assert serious(page) == []
 
 
-@pytest.mark.breadth
 def test_rasters_in_a_bucket_are_read_by_ranges(ceph: Ceph, tmp_path: Path) -> None:
     with tile_service(tmp_path / "data", ceph) as service:
         link = service.links(service.finished(class_map(tmp_path / "classes.tif")))["classes.tif"]
@@ -187,7 +187,6 @@ def test_rasters_in_a_bucket_are_read_by_ranges(ceph: Ceph, tmp_path: Path) -> N
         assert (picture(tile.content)[..., 3] == 255).any()
 
 
-@pytest.mark.breadth
 def test_without_the_api_a_link_is_answered_later() -> None:
     port = free_port()
     with beside("tiles", f"http://127.0.0.1:{free_port()}", port):
