@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -27,20 +27,14 @@ class OutgoingEvent:
     group: str
 
 
-class EventSender(Protocol):
-    """A topic or a queue."""
-
-    def send(self, event: OutgoingEvent) -> int:
-        """Send an event and return the status of the answer; raise `Unreached` without one."""
-        ...
-
-
 class EventSenders:
     """The senders to the targets of the settings. Safe to share between threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._senders: dict[EventTarget, EventSender] = {}
+        self._clients: dict[EventTarget, Any] = {}
+        #: Addresses of queues, which SQS gives for their names.
+        self._queues: dict[EventTarget, str] = {}
 
     def send(self, arn: str, tenant: str, event: OutgoingEvent) -> int:
         """Send an event to a target and return the status of the answer; `Unreached` without one.
@@ -50,59 +44,38 @@ class EventSenders:
         target = find_target(self._settings.event_targets, arn, tenant)
         if target is None:
             raise Unreached("event_targets of the settings does not name this address")
-        sender = self._senders.get(target) or self._senders.setdefault(target, _opened(target, self._settings))
         try:
             with credentials_sought(Unreached):
-                return sender.send(event)
+                answer = self._sent(target, event)
         except ClientError as error:
             return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
         except BotoCoreError as error:
             raise Unreached(f"{target.service.upper()} does not answer") from error
+        return int(answer["ResponseMetadata"]["HTTPStatusCode"])
+
+    def _sent(self, target: EventTarget, event: OutgoingEvent) -> Any:
+        """Send an event; return boto3's answer, or raise its error."""
+        client = self._clients.get(target) or self._clients.setdefault(target, _client(target, self._settings))
+        more = {"MessageAttributes": _attributes(event), **_order(event, target)}
+        if target.service == "sns":
+            return client.publish(TopicArn=target.arn, Message=event.body, **more)
+        if target not in self._queues:
+            found = client.get_queue_url(QueueName=target.name, QueueOwnerAWSAccountId=target.account)
+            self._queues[target] = found["QueueUrl"]
+        return client.send_message(QueueUrl=self._queues[target], MessageBody=event.body, **more)
 
 
-class _Topic:
-    def __init__(self, client: Any, target: EventTarget) -> None:
-        self._client, self._target = client, target
-
-    def send(self, event: OutgoingEvent) -> int:
-        """Publish the event."""
-        answer = self._client.publish(
-            TopicArn=self._target.arn, Message=event.body, MessageAttributes=_attributes(event),
-            **_order(event, self._target),
-        )  # fmt: skip
-        return _status(answer)
-
-
-class _Queue:
-    def __init__(self, client: Any, target: EventTarget) -> None:
-        self._client, self._target = client, target
-        self._url: str | None = None
-
-    def send(self, event: OutgoingEvent) -> int:
-        """Put the event into the queue."""
-        if self._url is None:
-            found = self._client.get_queue_url(QueueName=self._target.name, QueueOwnerAWSAccountId=self._target.account)
-            self._url = found["QueueUrl"]
-        answer = self._client.send_message(
-            QueueUrl=self._url, MessageBody=event.body, MessageAttributes=_attributes(event),
-            **_order(event, self._target),
-        )  # fmt: skip
-        return _status(answer)
-
-
-def _opened(target: EventTarget, settings: Settings) -> EventSender:
-    """Return the sender to a target, with the credentials of `s3`; sends no request."""
+def _client(target: EventTarget, settings: Settings) -> Any:
+    """Return boto3's client of a target's service, with the credentials of `s3`; sends no request."""
     s3 = settings.s3
-    with credentials_sought(Unreached):
-        client = boto3.session.Session().client(
-            target.service,  # type: ignore[call-overload]  # two services by one name
-            endpoint_url=target.endpoint_url,
-            region_name=target.region,
-            aws_access_key_id=s3.access_key_id,
-            aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
-            config=Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"total_max_attempts": 1}),
-        )
-    return _Topic(client, target) if target.service == "sns" else _Queue(client, target)
+    return boto3.session.Session().client(
+        target.service,  # type: ignore[call-overload]  # two services by one name
+        endpoint_url=target.endpoint_url,
+        region_name=target.region,
+        aws_access_key_id=s3.access_key_id,
+        aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
+        config=Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"total_max_attempts": 1}),
+    )
 
 
 def _attributes(event: OutgoingEvent) -> dict[str, Any]:
@@ -113,7 +86,3 @@ def _attributes(event: OutgoingEvent) -> dict[str, Any]:
 def _order(event: OutgoingEvent, target: EventTarget) -> dict[str, str]:
     """Return what FIFO topics and queues want: they keep the order of a group, and drop an id that comes again."""
     return {"MessageGroupId": event.group, "MessageDeduplicationId": event.id} if target.is_fifo else {}
-
-
-def _status(answer: Any) -> int:
-    return int(answer["ResponseMetadata"]["HTTPStatusCode"])

@@ -18,7 +18,7 @@ ROOMS = ("src", "api", "workers", "processors", "storage")
 GENERATED = ("src/penstock/client/synchronous",)
 #: Lines of code, at most, without blank lines, comments and docstrings (decision 113): raise it for a new feature only.
 #: Generated modules are left out.
-MOST_LINES = 71_629
+MOST_LINES = 71_617
 #: Lines of a module, at most, with everything in it.
 MOST_LINES_OF_A_MODULE = 450
 #: Modules directly in `src/penstock`, at most.

@@ -264,20 +264,22 @@ class Deliverer:
             return
         log.warning("endpoint.disabled", endpoint=str(key), status=410)
 
-    def _post(self, task: Task, body: str, more: Mapping[str, str], at: float) -> _Answer:
-        delivery, endpoint = task.delivery, self._endpoint(task)
-        secrets: Sequence[str]
+    def _headers(self, task: Task, body: str, at: float) -> Mapping[str, str]:
+        endpoint = self._endpoint(task)
         if endpoint is None:
-            secrets, form = (tenant_webhook_secret(self._objects, delivery.key.tenant),), "webhook"
-        else:
-            secrets, form = endpoint.signing(at), endpoint.format
-        signed = signed_headers(delivery.id, body, secrets, at=at)
-        headers = {**signed, "content-type": CONTENT_TYPES.get(form, CONTENT_TYPES["webhook"]), **more}
+            secret = tenant_webhook_secret(self._objects, task.delivery.key.tenant)
+            return signed_headers(task.delivery.id, body, (secret,), at=at)
+        kind = CONTENT_TYPES.get(endpoint.format, CONTENT_TYPES["webhook"])
+        return {**signed_headers(task.delivery.id, body, endpoint.signing(at), at=at), "content-type": kind}
+
+    def _post(self, task: Task, body: str, more: Mapping[str, str], at: float) -> _Answer:
+        delivery = task.delivery
         try:
             if delivery.url.startswith("arn:"):
                 event = OutgoingEvent(delivery.id, delivery.event, body, group=delivery.key.id or "test")
                 status = self._targets.send(delivery.url, delivery.key.tenant, event)
                 return _Answer(status, f"{delivery.url.split(':')[2].upper()} {status}")
+            headers = {**self._headers(task, body, at), **more}
             response = self._guard.post(delivery.url, body.encode(), headers=headers, timeout_s=TIMEOUT_S)
         except Unreached as error:
             return _Answer(None, f"{error.code}: {error.detail}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import DEFAULT_URL, Url, host_and_port, needing
+from penstock.cli.options import DEFAULT_URL, Url, host_and_port, listen, needing
 
 
 def features(
@@ -20,7 +20,4 @@ def features(
     host, port = host_and_port(http, "127.0.0.1:8086")
     with needing("geo", "reading polygons", "rasterio", "numpy", "PIL", "pyogrio", "shapely", "pyproj"):
         from penstock.maps.features import MOST_REQUESTS, feature_app
-    import uvicorn
-
-    app = feature_app(url, public_url or f"http://{http}", [host.strip("[]")])
-    uvicorn.run(app, host=host.strip("[]"), port=port, log_level="warning", limit_concurrency=MOST_REQUESTS)
+    listen(feature_app(url, public_url or f"http://{http}", [host]), host, port, most=MOST_REQUESTS)

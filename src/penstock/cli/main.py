@@ -191,15 +191,14 @@ def submit(
     if wants_help(context):
         _show_help(context, model, url)
         return
+    if dry_run and (wait or folder is not None or timeout_s is not None):
+        raise typer.BadParameter("--dry-run submits nothing: leave --wait, --timeout and --out out")
     require_files(list(takewhile(lambda word: not word.startswith("--"), files or [])))
     with connect(url) as client:
         client.job_store()  # a service that does not respond is reported soon
     with connect(url, patience_s=FOLLOWING_S) as client:
         schema = _schema_of(client.model(model))  # a service that has just started still checks its models
-        rest, options = take_options(files or [], schema, plain=plain_words(context))
-        require_files(rest)
-        fields = parse_params([*options, *(param or [])], schema)
-        document, local = _input({**read_document(whole), **fields}, rest, schema)
+        document, local = _request(context, schema, files or [], param or [], whole)
         wanted: JobOptions = {
             "metadata": pairs(metadata or [], "--meta"), "webhook": webhook, "priority": priority, "after": after,
             "idempotency_key": key,
@@ -216,13 +215,28 @@ def submit(
         if not wait and folder is None and timeout_s is None:
             show_job(job, as_json)
             return
-        err.print(f"job {job.id}")
-        job = _follow(client, job, timeout_s)
-        if folder is not None and job.succeeded:
-            for path in save(client, job, folder):
-                err.print(f"{path}  {path.stat().st_size:,} bytes")
-        show_result(client, job, as_json)
+        job = _finish(client, job, folder, timeout_s, as_json)
     raise typer.Exit(OK if job.succeeded else JOB_FAILED)
+
+
+def _request(
+    context: typer.Context, schema: Mapping[str, Any], files: Sequence[str], param: Sequence[str], whole: str | None
+) -> tuple[dict[str, Any], dict[str, str | Path]]:
+    """Return the input of a job from its words and options, and its local files."""
+    rest, options = take_options(files, schema, plain=plain_words(context))
+    require_files(rest)
+    return _input({**read_document(whole), **parse_params([*options, *param], schema)}, rest, schema)
+
+
+def _finish(client: Client, job: Job, folder: Path | None, timeout_s: float | None, as_json: bool) -> Job:
+    """Follow a job to its end, save its files, show its result, and return it."""
+    err.print(f"job {job.id}")
+    job = _follow(client, job, timeout_s)
+    if folder is not None and job.succeeded:
+        for path in save(client, job, folder):
+            err.print(f"{path}  {path.stat().st_size:,} bytes")
+    show_result(client, job, as_json)
+    return job
 
 
 def _show_help(context: typer.Context, model: str, url: str) -> None:

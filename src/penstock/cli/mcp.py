@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.options import DEFAULT_URL, Url, host_and_port, needing
+from penstock.cli.options import DEFAULT_URL, Url, host_and_port, listen, needing
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.client import AsyncClient
 
 #: Addresses that stand for all of a machine.
-_EVERY = ("0.0.0.0", "[::]", "::")  # noqa: S104  (refused without a name)
+_EVERY = ("0.0.0.0", "::")  # noqa: S104  (refused without a name)
 #: Seconds for which a request is sent again, at most: a call ends before its client gives up.
 _PATIENCE_S = 5.0
 
@@ -74,14 +74,12 @@ async def _over_stdio(server: Server[Any]) -> None:
 
 
 def _over_http(server: Server[Any], host: str, port: int, names: Sequence[str]) -> None:
-    import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings
 
-    address = host.strip("[]")
-    ours = f"[{address}]" if ":" in address else address
+    ours = f"[{host}]" if ":" in host else host
     own = [f"{name}{end}" for name in (ours, "127.0.0.1", "localhost", *names) for end in ("", ":*")]
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in own]
     # A page of another site must not reach a server of this machine by a name that it made point here.
     security = TransportSecuritySettings(allowed_hosts=own, allowed_origins=origins)
-    app = server.streamable_http_app(stateless_http=True, transport_security=security, host=address)
-    uvicorn.run(app, host=address, port=port, log_level="warning")
+    app = server.streamable_http_app(stateless_http=True, transport_security=security, host=host)
+    listen(app, host, port, "/mcp")

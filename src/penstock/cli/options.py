@@ -106,11 +106,22 @@ def needing(extra: str, what: str, *packages: str) -> Iterator[None]:
 
 
 def host_and_port(text: str, example: str) -> tuple[str, int]:
-    """Return the host and the port of `HOST:PORT`; raise `typer.BadParameter` with an example for another text."""
+    """Return the host, without brackets, and the port of `HOST:PORT`.
+
+    Raises `typer.BadParameter` with an example for another text.
+    """
     host, _, port = text.rpartition(":")
     if not host or not (port.isdigit() and int(port) < 65536):
         raise typer.BadParameter(f"--http {text}: write HOST:PORT, such as {example}")
-    return host, int(port)
+    return host.strip("[]"), int(port)
+
+
+def listen(app: Any, host: str, port: int, path: str = "/", most: int | None = None) -> None:
+    """Serve an app until SIGTERM or SIGINT, and say where; uvicorn answers 503 to more than `most` requests at once."""
+    import uvicorn
+
+    err.print(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}{path}")
+    uvicorn.run(app, host=host, port=port, log_level="warning", limit_concurrency=most)
 
 
 def begin_of(text: str) -> datetime:

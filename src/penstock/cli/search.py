@@ -29,8 +29,7 @@ def search(
     collection: Annotated[str, typer.Argument(help="Id of the collection, such as sentinel-2-l2a.")],
     stac: Annotated[str, typer.Option("--stac", metavar="URL", help="Landing page of the STAC API.")],
     area: Annotated[
-        str | None,
-        typer.Option("--area", metavar="FILE", help="GeoJSON with a polygon, in longitude and latitude."),
+        str | None, typer.Option("--area", metavar="FILE", help="GeoJSON with a polygon, in longitude and latitude.")
     ] = None,
     begin: Annotated[
         datetime | None, typer.Option("--from", metavar="DAY|TIME", parser=begin_of, help="Earliest time (UTC).")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import DEFAULT_URL, Url, host_and_port, needing
+from penstock.cli.options import DEFAULT_URL, Url, host_and_port, listen, needing
 
 
 def tiles(
@@ -20,6 +20,4 @@ def tiles(
     host, port = host_and_port(http, "127.0.0.1:8085")
     with needing("tiles", "drawing tiles", "rio_tiler", "rasterio", "numpy", "PIL", "pyogrio", "shapely"):
         from penstock.maps.tiles import MOST_REQUESTS, tile_app
-    import uvicorn
-
-    uvicorn.run(tile_app(url), host=host.strip("[]"), port=port, log_level="warning", limit_concurrency=MOST_REQUESTS)
+    listen(tile_app(url), host, port, most=MOST_REQUESTS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from penstock.cli.options import UNAVAILABLE, Waits, needing
+from penstock.cli.options import UNAVAILABLE, Waits, host_and_port, needing
 from penstock.client import PenstockAPIError, Unreachable
 
 AWAY = Unreachable("no answer from http://127.0.0.1:9: Connection refused")
@@ -69,3 +69,23 @@ def test_a_missing_package_of_an_extra_is_named_and_any_other_is_an_error(capsys
     assert "pip install 'penstock[tiles]'" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError), needing("tiles", "drawing tiles", "rio_tiler"):
         raise ModuleNotFoundError(name="numpy")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:8085", ("::1", 8085)), ("h:0", ("h", 0))]
+)
+def test_an_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None:
+    assert host_and_port(text, "h:1") == found
+
+
+@pytest.mark.parametrize("text", ["8085", ":8085", "host", "host:", "host:65536", "host:x"])
+def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="write HOST:PORT, such as h:1"):
+        host_and_port(text, "h:1")
+
+
+@pytest.mark.parametrize("more", [("--wait",), ("--timeout", "0"), ("--out", "folder")])
+def test_a_dry_run_takes_no_option_of_a_submission(more: tuple[str, ...]) -> None:
+    ended = penstock("submit", "m", "hello", "--dry-run", *more, "--url", "http://127.0.0.1:9")
+    assert ended.returncode == 2
+    assert "--dry-run submits nothing" in " ".join(ended.stderr.split())
